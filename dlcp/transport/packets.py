@@ -1,0 +1,74 @@
+"""What crosses the border between the sans-IO core and a socket: batches of datagrams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlcp.wire.header import HEADER_BYTES
+
+
+@dataclass(slots=True)
+class Frames:
+    """Received datagrams, one a row.
+
+    Attributes:
+        data: ``uint8[n, pitch]``; a view of the receive buffer, valid only during the call that hands it over.
+        lengths: ``int64[n]``, valid bytes of each row.
+        ecn: ``uint8[n]``, the two ECN bits of each datagram's IP header (0b11: congestion experienced).
+    """
+
+    data: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+    ecn: NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Burst:
+    """Datagrams to one peer with one ToS.
+
+    Every datagram is ``headers[i]`` followed by ``payload[offsets[i] : offsets[i] + sizes[i]]``.  All have the same size but the
+    last, which may be smaller: what UDP segmentation offload asks for.  A control packet is one row with no payload.
+
+    Attributes:
+        peer: Rank of the receiver.
+        tos: Value of the IP ToS byte: DSCP << 2 | ECN.
+        headers: ``uint8[n, m]``, C-contiguous; m is 48 for data.
+        payload: ``uint8[...]`` of the whole message, or None.
+        offsets: ``int64[n]``.
+        sizes: ``int64[n]``.
+    """
+
+    peer: int
+    tos: int
+    headers: NDArray[np.uint8]
+    payload: NDArray[np.uint8] | None
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+    def datagrams(self) -> list[bytes]:
+        """Copies the datagrams out one by one; for tests and for sockets that take only one at a time."""
+        if self.payload is None:
+            return [row.tobytes() for row in self.headers]
+        payload = self.payload
+        return [
+            row.tobytes() + payload[start : start + size].tobytes()
+            for row, start, size in zip(self.headers, self.offsets.tolist(), self.sizes.tolist(), strict=True)
+        ]
+
+    @property
+    def wire_bytes(self) -> int:
+        """UDP payload bytes of the whole burst."""
+        return self.headers.size + int(self.sizes.sum())
+
+
+def control_burst(peer: int, tos: int, packet: NDArray[np.uint8]) -> Burst:
+    """Wraps one control packet, ``uint8[m]``."""
+    none = np.zeros(1, np.int64)
+    assert packet.size >= HEADER_BYTES
+    return Burst(peer, tos, packet.reshape(1, -1), None, none, none)

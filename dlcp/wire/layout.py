@@ -1,0 +1,168 @@
+"""Declarative bit layouts and the vectorized numpy codec derived from them.
+
+A :class:`Layout` is an ordered list of :class:`Field`; everything that needs to know the bytes (this codec, the scapy layer, the
+Wireshark dissector, the tables in ``docs/wire-format.md``, the P4 header) is generated from it, so the description exists once.
+
+Fields are big-endian (network order), most significant bit first, packed without gaps.  Fields narrower than a byte share a *word*
+with their neighbours; a word is 1, 2, 4 or 8 bytes long and is what numpy stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_WORD_BITS = (8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One header field.
+
+    Attributes:
+        name: Identifier, also the name of the scapy field and of the dissector's filter (``dlcp.<name>``).
+        bits: Width.
+        doc: One sentence for humans: documentation, dissector and scapy all show it.
+        mutable: A switch on the path may change it, so the header check does not cover it.
+        values: Names of particular values, if the field is an enumeration.
+    """
+
+    name: str
+    bits: int
+    doc: str
+    mutable: bool = False
+    values: Mapping[int, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a field lives: its word, and its place inside that word."""
+
+    field: Field
+    word: str
+    byte: int
+    word_bytes: int
+    shift: int
+
+    @property
+    def mask(self) -> int:
+        return (1 << self.field.bits) - 1
+
+
+class Layout:
+    """A fixed-size record on the wire.
+
+    Args:
+        name: Short name of the record.
+        fields: Fields in wire order.  Their widths must fill whole words.
+
+    Raises:
+        ValueError: The fields do not tile words of 8, 16, 32 or 64 bits.
+    """
+
+    def __init__(self, name: str, fields: Sequence[Field]) -> None:
+        self.name = name
+        self.fields = tuple(fields)
+        self.slots: dict[str, Slot] = {}
+        members: list[tuple[str, str, int]] = []
+        byte = 0
+        pending: list[Field] = []
+        for field in self.fields:
+            pending.append(field)
+            bits = sum(f.bits for f in pending)
+            if bits not in _WORD_BITS:
+                if bits > 64:
+                    raise ValueError(f"{name}: {[f.name for f in pending]} do not fill a word")
+                continue
+            word = pending[0].name if len(pending) == 1 else "_".join(f.name for f in pending)
+            members.append((word, f">u{bits // 8}", byte))
+            shift = bits
+            for member in pending:
+                shift -= member.bits
+                self.slots[member.name] = Slot(member, word, byte, bits // 8, shift)
+            byte += bits // 8
+            pending = []
+        if pending:
+            raise ValueError(f"{name}: {[f.name for f in pending]} do not fill a word")
+        self.size = byte
+        self.dtype = np.dtype(
+            {
+                "names": [m[0] for m in members],
+                "formats": [m[1] for m in members],
+                "offsets": [m[2] for m in members],
+                "itemsize": byte,
+            }
+        )
+
+    def encode(self, count: int = 1, /, **columns: ArrayLike) -> NDArray[np.uint8]:
+        """Packs columns into records.
+
+        Args:
+            count: Number of records.
+            columns: Field name to a scalar or an array of length ``count``.  Fields left out are zero.
+
+        Returns:
+            ``uint8[count, size]``, C-contiguous.
+
+        Raises:
+            KeyError: Unknown field name.
+        """
+        records = np.zeros(count, self.dtype)
+        for name, value in columns.items():
+            put(records, self.slots[name], value)
+        return records.view(np.uint8).reshape(count, self.size)
+
+    def records(self, rows: NDArray[np.uint8]) -> NDArray[Any]:
+        """Views ``uint8[n, >= size]`` as ``n`` records (copies only if the rows are not contiguous)."""
+        head = rows[:, : self.size]
+        if not head.flags.c_contiguous:
+            head = np.ascontiguousarray(head)
+        return head.reshape(-1).view(self.dtype)
+
+    def get(self, records: NDArray[Any], name: str) -> NDArray[Any]:
+        """Reads one column of ``records`` in native byte order."""
+        slot = self.slots[name]
+        word = records[slot.word]
+        if slot.field.bits != slot.word_bytes * 8:
+            word = (word >> slot.shift) & slot.mask
+        return word.astype(word.dtype.newbyteorder("="))
+
+    def decode(self, rows: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """Unpacks every column of ``uint8[n, >= size]``."""
+        records = self.records(rows)
+        return {name: self.get(records, name) for name in self.slots}
+
+    def decode_one(self, body: bytes | memoryview | NDArray[np.uint8]) -> dict[str, int]:
+        """Unpacks a single record into Python integers.
+
+        Raises:
+            ValueError: Fewer than ``size`` bytes.
+        """
+        raw = np.frombuffer(body, np.uint8, count=-1)
+        if raw.size < self.size:
+            raise ValueError(f"{self.name}: {raw.size} bytes, {self.size} needed")
+        return {name: int(column[0]) for name, column in self.decode(raw[None, : self.size]).items()}
+
+    def immutable_mask(self) -> NDArray[np.uint8]:
+        """Returns ``uint8[size]`` with a one bit wherever no switch may write."""
+        mask = np.zeros(1, self.dtype)
+        for slot in self.slots.values():
+            if not slot.field.mutable:
+                mask[slot.word] |= mask.dtype[slot.word].type(slot.mask << slot.shift)
+        return mask.view(np.uint8).reshape(self.size)
+
+
+def put(records: NDArray[Any], slot: Slot, value: ArrayLike) -> None:
+    """Writes one column into ``records`` in place; values are reduced modulo the field's width."""
+    word = records[slot.word]
+    if slot.field.bits == slot.word_bytes * 8:
+        word[...] = value
+        return
+    kind = word.dtype.newbyteorder("=")
+    bits = (np.asarray(value).astype(kind) & kind.type(slot.mask)) << kind.type(slot.shift)
+    keep = kind.type(~(slot.mask << slot.shift) & ((1 << (8 * slot.word_bytes)) - 1))
+    word[...] = (word & keep) | bits
