@@ -136,6 +136,7 @@ HELLO_BODY: Final = Layout(
     [
         Field("nonce", 64, "Echoed in the answer."),
         Field("datagram", 16, "UDP payload bytes of this datagram, padding included: finds out what the path carries."),
-        Field("reserved", 48, "Zero."),
+        Field("reserved", 16, "Zero."),
+        Field("reserved_tail", 32, "Zero."),
     ],
 )
