@@ -34,9 +34,8 @@ class PacketType(IntEnum):
     HELLO = 5
     HELLO_ACK = 6
     PING = 7
-    PONG = 8
-    ABORT = 9
-    GOODBYE = 10
+    ABORT = 8
+    GOODBYE = 9
 
 
 class Phase(IntEnum):
@@ -79,7 +78,7 @@ HEADER: Final = Layout(
         Field("version", 4, "Protocol version, 1."),
         Field("type", 4, "What this datagram is.", values=_names(PacketType)),
         Field("priority", 3, "Class: 0 (back layers) to 6 (front layers), 7 for control and trimmed headers.", mutable=True),
-        Field("protected", 1, "1: a switch must not drop it selectively (large gradients); 0: droppable.", mutable=True),
+        Field("protected", 1, "1: a switch must not drop it selectively (large gradients); 0: droppable."),
         Field("trimmed", 1, "1: a switch removed the payload.", mutable=True),
         Field("retransmission", 1, "1: sent before."),
         Field("reserved", 2, "Zero."),
@@ -93,7 +92,7 @@ HEADER: Final = Layout(
         Field("part", 16, "Which message of that leg, between these two ranks."),
         Field("length", 32, "Bytes of the whole message."),
         Field("offset", 32, "Byte at which this payload starts; a multiple of stride."),
-        Field("sequence", 32, "Data and probe packets sent to this receiver so far (serial arithmetic)."),
+        Field("sequence", 32, "Data, probe and ping packets sent to this receiver so far (serial arithmetic); 0 in all others."),
         Field("timestamp", 32, "Sender's clock in microseconds, modulo 2^32."),
         Field("stride", 16, "Payload bytes of every packet of the message but the last."),
         Field("bound", 16, "Loss bound of the message in 1/65536; 0: reliable."),
@@ -107,7 +106,7 @@ FEEDBACK_BODY: Final = Layout(
     "feedback",
     [
         Field("highest_sequence", 32, "Highest sequence received from the addressee."),
-        Field("received", 32, "Distinct data and probe packets received from it, modulo 2^32."),
+        Field("received", 32, "Sequenced packets (data, probe, ping) received from it, modulo 2^32."),
         Field("marked", 32, "Those that carried a congestion mark (ECN CE), modulo 2^32."),
         Field("trimmed", 32, "Those that arrived trimmed, modulo 2^32."),
         Field("timestamp_echo", 32, "Timestamp of the packet that carried highest_sequence."),
@@ -140,3 +139,22 @@ HELLO_BODY: Final = Layout(
         Field("reserved_tail", 32, "Zero."),
     ],
 )
+
+class AbortKind(IntEnum):
+    """Which error an ABORT raises at its receivers."""
+
+    FAILURE = 0
+    PEER_LOST = 1
+    TIMEOUT = 2
+
+
+ABORT_BODY: Final = Layout(
+    "abort",
+    [
+        Field("kind", 8, "Which error to raise.", values=_names(AbortKind)),
+        Field("reserved", 8, "Zero."),
+        Field("culprit", 16, "Rank that failed, which need not be the sender."),
+        Field("silence_ms", 32, "For a lost peer: how long it has been silent."),
+    ],
+)
+"""Body of ABORT; the reason follows as UTF-8 up to the end of the datagram."""
