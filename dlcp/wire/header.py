@@ -88,7 +88,16 @@ HEADER: Final = Layout(
         Field("cookie", 64, "Secret of the job, drawn at rendezvous; anything else is foreign."),
         Field("operation", 32, "Collective call, counted per job (serial arithmetic, RFC 1982)."),
         Field("phase", 8, "Leg of the collective.", values=_names(Phase)),
-        Field("dtype", 8, "Low nibble: element type; bit 7: the sum is divided by the number of contributors (mean)."),
+        Field(
+            "dtype",
+            8,
+            "Low nibble: element type; bit 7: the sum is divided by the number of contributors (mean).",
+            parts=(
+                Field("mean", 1, "1: the sum is divided by the number of contributors."),
+                Field("reserved", 3, "Zero."),
+                Field("element", 4, "Element type of the payload, little-endian.", values=_names(WireType)),
+            ),
+        ),
         Field("part", 16, "Which message of that leg, between these two ranks."),
         Field("length", 32, "Bytes of the whole message."),
         Field("offset", 32, "Byte at which this payload starts; a multiple of stride."),
@@ -139,6 +148,7 @@ HELLO_BODY: Final = Layout(
         Field("reserved_tail", 32, "Zero."),
     ],
 )
+
 
 class AbortKind(IntEnum):
     """Which error an ABORT raises at its receivers."""

@@ -29,6 +29,8 @@ class Field:
         doc: One sentence for humans: documentation, dissector and scapy all show it.
         mutable: A switch on the path may change it, so the header check does not cover it.
         values: Names of particular values, if the field is an enumeration.
+        parts: What the bits of the field mean one by one, most significant first, where one number carries several things.  The
+            codec reads and writes the whole field; documentation, scapy and dissector also show the parts.
     """
 
     name: str
@@ -36,6 +38,19 @@ class Field:
     doc: str
     mutable: bool = False
     values: Mapping[int, str] | None = None
+    parts: tuple[Field, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.parts and sum(part.bits for part in self.parts) != self.bits:
+            raise ValueError(f"{self.name}: the parts do not fill {self.bits} bits")
+
+    def part_shifts(self) -> list[tuple[Field, int]]:
+        """Returns every part with the number of bits to its right inside the field."""
+        left, out = self.bits, []
+        for part in self.parts:
+            left -= part.bits
+            out.append((part, left))
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +132,13 @@ class Layout:
         return records.view(np.uint8).reshape(count, self.size)
 
     def records(self, rows: NDArray[np.uint8]) -> NDArray[Any]:
-        """Views ``uint8[n, >= size]`` as ``n`` records (copies only if the rows are not contiguous)."""
+        """Views ``uint8[n, >= size]`` as ``n`` records (copies only if the rows are not contiguous).
+
+        Raises:
+            ValueError: Rows shorter than ``size``.
+        """
+        if rows.shape[1] < self.size:
+            raise ValueError(f"{self.name}: {rows.shape[1]} bytes, {self.size} needed")
         head = rows[:, : self.size]
         if not head.flags.c_contiguous:
             head = np.ascontiguousarray(head)
@@ -132,7 +153,11 @@ class Layout:
         return word.astype(word.dtype.newbyteorder("="))
 
     def decode(self, rows: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """Unpacks every column of ``uint8[n, >= size]``."""
+        """Unpacks every column of ``uint8[n, >= size]``.
+
+        Raises:
+            ValueError: Rows shorter than ``size``.
+        """
         records = self.records(rows)
         return {name: self.get(records, name) for name in self.slots}
 
@@ -142,10 +167,8 @@ class Layout:
         Raises:
             ValueError: Fewer than ``size`` bytes.
         """
-        raw = np.frombuffer(body, np.uint8, count=-1)
-        if raw.size < self.size:
-            raise ValueError(f"{self.name}: {raw.size} bytes, {self.size} needed")
-        return {name: int(column[0]) for name, column in self.decode(raw[None, : self.size]).items()}
+        raw = np.frombuffer(body, np.uint8)
+        return {name: int(column[0]) for name, column in self.decode(raw[None]).items()}
 
     def immutable_mask(self) -> NDArray[np.uint8]:
         """Returns ``uint8[size]`` with a one bit wherever no switch may write."""
@@ -160,7 +183,8 @@ def put(records: NDArray[Any], slot: Slot, value: ArrayLike) -> None:
     """Writes one column into ``records`` in place; values are reduced modulo the field's width."""
     word = records[slot.word]
     if slot.field.bits == slot.word_bytes * 8:
-        word[...] = value
+        # Without asarray numpy refuses a Python integer that is too wide, where it wraps an array of the same.
+        word[...] = np.asarray(value)
         return
     kind = word.dtype.newbyteorder("=")
     bits = (np.asarray(value).astype(kind) & kind.type(slot.mask)) << kind.type(slot.shift)
