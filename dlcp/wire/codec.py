@@ -25,10 +25,11 @@ def header_check(headers: NDArray[np.uint8]) -> NDArray[np.uint16]:
         ``uint16[n]`` in the byte order in which it stands in the header when viewed as native words.
     """
     words = headers.view("=u2") & _MASK
-    total = words.sum(axis=1, dtype=np.uint32)
+    total: NDArray[np.uint32] = words.sum(axis=1, dtype=np.uint32)
     total = (total & 0xFFFF) + (total >> 16)
     total = (total & 0xFFFF) + (total >> 16)
-    return (~total).astype(np.uint16)
+    check: NDArray[np.uint16] = (~total).astype(np.uint16)
+    return check
 
 
 def seal(headers: NDArray[np.uint8]) -> NDArray[np.uint8]:

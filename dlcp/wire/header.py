@@ -1,11 +1,11 @@
 """The DLCP header: the one table from which every reader and writer of the bytes is generated.
 
-Every datagram starts with :data:`HEADER` (48 bytes).  Payload then starts on an 8-byte boundary, so that elements of any supported
-type are aligned.  The fields that a switch may change are marked ``mutable`` and are left out of the header check.
+Every datagram starts with :data:`HEADER` (48 bytes).  Payload then starts on an 8-byte boundary, so that elements of any
+supported type are aligned.  The fields that a switch may change are marked ``mutable`` and are left out of the header check.
 
 Design: DLCP (arXiv 2008.08445) names tensor id, offset, sequence, length, source, destination, ToS and a last flag.  This header
-adds what a hostile or lossy network asks for: a version, a 64-bit job cookie, a check, timestamps for delay-based control, and the
-count of protected packets, so that a receiver knows when it has all of them.
+adds what a hostile or lossy network asks for: a version, a 64-bit job cookie, a check, timestamps for delay-based control, and
+the count of protected packets, so that a receiver knows when it has all of them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A :class:`Layout` is an ordered list of :class:`Field`; everything that needs to know the bytes (this codec, the scapy layer, the
 Wireshark dissector, the tables in ``docs/wire-format.md``, the P4 header) is generated from it, so the description exists once.
 
-Fields are big-endian (network order), most significant bit first, packed without gaps.  Fields narrower than a byte share a *word*
-with their neighbours; a word is 1, 2, 4 or 8 bytes long and is what numpy stores.
+Fields are big-endian (network order), most significant bit first, packed without gaps.  Fields narrower than a byte share a
+*word* with their neighbours; a word is 1, 2, 4 or 8 bytes long and is what numpy stores.
 """
 
 from __future__ import annotations
