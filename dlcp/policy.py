@@ -1,7 +1,8 @@
 """The policy: how gradients are tagged, how much of them may be lost, and how the transport behaves.
 
 One policy holds for all ranks of a job; they compare its digest when they meet.  The defaults follow DLCP (arXiv 2008.08445)
-where it names values: seven layer classes, a protected and a droppable share of the packets of each, and a loss bound per message.
+where it names values: seven layer classes, a protected and a droppable share of the packets of each, and a loss bound per
+message.
 """
 
 from __future__ import annotations
