@@ -55,17 +55,15 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a field lives: its word, and its place inside that word."""
+    """Where a field lives: its word, its place inside that word, and how many bits of the record come after it."""
 
     field: Field
     word: str
     byte: int
     word_bytes: int
     shift: int
-
-    @property
-    def mask(self) -> int:
-        return (1 << self.field.bits) - 1
+    behind: int
+    mask: int
 
 
 class Layout:
@@ -85,6 +83,7 @@ class Layout:
         self.slots: dict[str, Slot] = {}
         members: list[tuple[str, str, int]] = []
         byte = 0
+        behind = sum(field.bits for field in self.fields)
         pending: list[Field] = []
         for field in self.fields:
             pending.append(field)
@@ -98,7 +97,8 @@ class Layout:
             shift = bits
             for member in pending:
                 shift -= member.bits
-                self.slots[member.name] = Slot(member, word, byte, bits // 8, shift)
+                behind -= member.bits
+                self.slots[member.name] = Slot(member, word, byte, bits // 8, shift, behind, (1 << member.bits) - 1)
             byte += bits // 8
             pending = []
         if pending:
@@ -126,10 +126,21 @@ class Layout:
         Raises:
             KeyError: Unknown field name.
         """
-        records = np.zeros(count, self.dtype)
+        # What all records share is gathered in one long integer, which saves a numpy assignment for each such column.
+        common = 0
+        arrays = []
         for name, value in columns.items():
-            put(records, self.slots[name], value)
-        return records.view(np.uint8).reshape(count, self.size)
+            slot = self.slots[name]
+            if isinstance(value, int | np.integer):
+                common |= (int(value) & slot.mask) << slot.behind
+            else:
+                arrays.append((slot, value))
+        rows = np.empty((count, self.size), np.uint8)
+        rows[...] = np.frombuffer(common.to_bytes(self.size, "big"), np.uint8)
+        records = rows.reshape(-1).view(self.dtype)
+        for slot, value in arrays:
+            put(records, slot, value)
+        return rows
 
     def records(self, rows: NDArray[np.uint8]) -> NDArray[Any]:
         """Views ``uint8[n, >= size]`` as ``n`` records (copies only if the rows are not contiguous).
