@@ -274,7 +274,7 @@ def test_invalid_objects_cannot_be_made_directly_or_by_replace():
     [
         (b"loss = ", "is not TOML"),
         (b"[loss]\npush = 0.1\npush = 0.2\n", "is not TOML"),
-        (b'[loss]\npush = "\xff"\n', "byte 16 is not UTF-8"),
+        (b'[loss]\npush = "\xff"\n', "byte 15 is not UTF-8"),
         (b"x = " + b"[" * 100_000, "is not TOML"),
         (b"x = " + b"9" * 10_000, "is not TOML"),
         (None, "cannot be read"),
