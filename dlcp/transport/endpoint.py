@@ -1,0 +1,267 @@
+"""The sans-IO transport endpoint of one rank.
+
+Theory of operation.  Nothing here reads a clock, owns a socket or starts a thread.  The shell calls
+
+* :meth:`Endpoint.receive` with datagrams that came,
+* :meth:`Endpoint.handle_timer` when :meth:`Endpoint.next_timer` is due,
+* :meth:`Endpoint.transmit` for datagrams to send,
+
+each with the time in nanoseconds; the layer above calls :meth:`Endpoint.send` and :meth:`Endpoint.expect`, and takes what
+happened from :meth:`Endpoint.events`.  Given the same calls, an endpoint does the same things.
+
+Every message ends: with a STOP from its receiver, or with :class:`~dlcp.transport.events.PeerSilent` when the peer has
+said nothing for the peer timeout although it was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlcp.policy import Policy
+from dlcp.transport.core import MILLISECOND, SECOND, Core, microseconds
+from dlcp.transport.events import Event, PeerAborted, PeerLeft, PeerReached, PeerSilent, describe
+from dlcp.transport.packets import Burst, Frames
+from dlcp.transport.peer import Peer
+from dlcp.transport.receiver import COMPLETION_TIMER, FEEDBACK_TIMER, Receiver, message_key
+from dlcp.transport.screening import Identity, Screened, screen
+from dlcp.transport.sender import PING_TIMER, PROBE_TIMER, Sender
+from dlcp.transport.serial import MASK, ahead
+from dlcp.wire.header import ABORT_BODY, FEEDBACK_BODY, HEADER_BYTES, HELLO_BODY, AbortKind, PacketType
+
+HELLO_TIMER: Final = "hello"
+LIVENESS_TIMER: Final = "liveness"
+PACE_TIMER: Final = "pace"
+"""Nothing to do when it fires: it is there so that :meth:`Endpoint.transmit` is called again."""
+HELLO_EVERY_NS: Final = 50 * MILLISECOND
+
+
+class Endpoint:
+    """One rank's end of all its flows.
+
+    Args:
+        rank: Own rank.
+        world: Number of ranks, servers included.
+        cookie: 64-bit job cookie; datagrams without it are foreign.
+        policy: The job's policy.
+        stride: Payload bytes per packet, a multiple of 8.
+        receive_window: Bytes that may be in flight towards this endpoint, all peers together.
+        now: Nanoseconds.
+    """
+
+    def __init__(self, *, rank: int, world: int, cookie: int, policy: Policy, stride: int, receive_window: int, now: int) -> None:
+        if stride % 8 or stride <= 0:
+            raise ValueError(f"stride {stride} is not a positive multiple of 8")
+        self._core = Core(Identity(rank, world, cookie), policy, stride, receive_window, now)
+        self._sender = Sender(self._core)
+        self._receiver = Receiver(self._core)
+        self._greeting: dict[int, set[int]] = {}
+        self._silence_ns = int(policy.timeouts.peer_s * SECOND)
+        self._core.timers.set((LIVENESS_TIMER, 0, 0), now + self._silence_ns // 4)
+
+    # -- the layer above -----------------------------------------------------------------------------------------------------
+
+    @property
+    def stride(self) -> int:
+        """Payload bytes per packet."""
+        return self._core.stride
+
+    def send(self, peer: int, message: int, payload: NDArray[np.uint8], *, tags: NDArray[np.uint8], bound: int, now: int) -> None:
+        """Queues a message.
+
+        Args:
+            peer: Receiver.
+            message: 64-bit id (:func:`~dlcp.transport.events.message_id`), not in use towards this peer.
+            payload: ``uint8[n]``, contiguous; must not change until :class:`~dlcp.transport.events.MessageSent`.
+            tags: ``uint8[packets]``, class * 2 + protected.
+            bound: Loss bound in 1/65536; 0 is reliable.
+            now: Nanoseconds.
+        """
+        if payload.size > self._core.policy.wire.message_bytes:
+            raise ValueError(f"message of {payload.size} bytes, the policy allows {self._core.policy.wire.message_bytes}")
+        self._sender.send(peer, message, payload, tags, bound, now)
+
+    def expect(self, peer: int, message: int, length: int, *, buffer: NDArray[np.uint8] | None = None, now: int) -> None:
+        """Announces that ``peer`` will send ``message``; its packets are then placed in ``buffer`` (or one made here)."""
+        self._receiver.expect(peer, message, length, buffer, now)
+
+    def retire(self, operation: int) -> None:
+        """Declares every operation up to this one over here: packets for unknown messages of it are stale."""
+        self._receiver.retire(operation)
+
+    def greet(self, peer: int, now: int) -> None:
+        """Sends HELLOs, a short one and one of full size, until both have come back or :meth:`stop_greeting`."""
+        self._greeting[peer] = {0, self._core.packet_bytes}
+        self._hello(peer, now)
+
+    def stop_greeting(self) -> None:
+        """Gives up on the greetings that are still unanswered."""
+        for peer in self._greeting:
+            self._core.timers.cancel((HELLO_TIMER, peer, 0))
+        self._greeting.clear()
+
+    def abort(self, kind: AbortKind, culprit: int, silence_s: float, reason: str, now: int) -> None:
+        """Tells every peer that this rank gives up."""
+        for peer, flow in self._core.peers.items():
+            if not flow.left:
+                self._core.send_control(peer, self._core.build.abort(peer, microseconds(now), kind, culprit, silence_s, reason))
+
+    def goodbye(self, now: int) -> None:
+        """Tells every peer that this rank closes in good order."""
+        for peer in self._core.peers:
+            self._core.send_control(peer, self._core.build.goodbye(peer, microseconds(now)))
+
+    def events(self) -> Iterator[Event]:
+        """Yields what has happened and forgets it."""
+        events = self._core.events
+        while events:
+            yield events.popleft()
+
+    def counters(self) -> dict[str, int]:
+        """Returns packets by verdict and messages by fate."""
+        return {name: count for name, count in sorted(self._core.counters.items()) if count}
+
+    def flow(self, peer: int) -> Peer:
+        """Returns the state shared with ``peer``, for metrics and tests."""
+        return self._core.peers[peer]
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is on its way out."""
+        return not any(flow.outgoing for flow in self._core.peers.values()) and not self._core.control_out
+
+    # -- the shell -----------------------------------------------------------------------------------------------------------
+
+    def transmit(self, now: int) -> list[Burst]:
+        """Returns datagrams to send now; an empty list when windows and pacers allow none."""
+        data = self._sender.transmit(now)
+        release = self._sender.release_time(now)
+        if release is not None:
+            self._core.timers.set((PACE_TIMER, 0, 0), release)
+        control = self._core.control_out
+        if control:
+            self._core.control_out = []
+            return control + data
+        return data
+
+    def next_timer(self) -> int | None:
+        """Returns when :meth:`handle_timer` wants to be called."""
+        return self._core.timers.next()
+
+    def handle_timer(self, now: int) -> None:
+        """Does everything that is due."""
+        for kind, peer, message in self._core.timers.pop_due(now):
+            if kind == PROBE_TIMER:
+                self._sender.on_probe_timer(peer, message, now)
+            elif kind == COMPLETION_TIMER:
+                self._receiver.on_completion_timer(peer, message, now)
+            elif kind == FEEDBACK_TIMER:
+                self._receiver.send_feedback(self._core.peers[peer], now)
+            elif kind == PING_TIMER:
+                self._sender.on_ping_timer(peer, now)
+            elif kind == HELLO_TIMER:
+                self._hello(peer, now)
+            elif kind == LIVENESS_TIMER:
+                self._check_liveness(now)
+
+    def receive(self, frames: list[Frames], now: int) -> None:
+        """Takes datagrams; views into ``frames`` are not kept."""
+        screened = screen(frames, self._core.identity, self._core.counters)
+        if screened is None:
+            return
+        sources = screened.sources
+        first = int(sources[0])
+        for source in (first,) if (sources == first).all() else np.unique(sources).tolist():
+            self._core.peers[source].last_heard = now
+        types = screened.types
+        if (types == PacketType.DATA).all():
+            everything = np.arange(types.size, dtype=np.int64)
+            self._receiver.on_arrivals(screened, everything, set(), now)
+            self._receiver.on_data(frames, screened, everything, now)
+            return
+        data = np.flatnonzero(types == PacketType.DATA)
+        numbered = np.flatnonzero((types == PacketType.DATA) | (types == PacketType.PROBE) | (types == PacketType.PING))
+        if numbered.size:
+            asking = sources[(types == PacketType.PROBE) | (types == PacketType.PING)]
+            self._receiver.on_arrivals(screened, numbered, set(asking.tolist()), now)
+        if data.size:
+            self._receiver.on_data(frames, screened, data, now)
+        for index in np.flatnonzero(types != PacketType.DATA).tolist():
+            row = frames[screened.frame[index]].data[screened.row[index]]
+            self._on_control(screened, index, row[HEADER_BYTES : screened.lengths[index]], now)
+
+    # -- control -------------------------------------------------------------------------------------------------------------
+
+    def _on_control(self, screened: Screened, index: int, body: NDArray[np.uint8], now: int) -> None:
+        kind = PacketType(int(screened.types[index]))
+        peer = int(screened.sources[index])
+        core = self._core
+        try:
+            if kind is PacketType.FEEDBACK:
+                self._sender.on_feedback(peer, FEEDBACK_BODY.decode_one(body[: FEEDBACK_BODY.size]), now)
+            elif kind is PacketType.PROBE:
+                self._receiver.on_probe(screened, index, now)
+            elif kind in (PacketType.STATUS, PacketType.STOP):
+                self._sender.on_report(peer, message_key(screened, index), body, kind is PacketType.STOP, now)
+            elif kind is PacketType.HELLO:
+                hello = HELLO_BODY.decode_one(body[: HELLO_BODY.size])
+                packet = core.build.hello_ack(peer, microseconds(now), hello["nonce"], body.size + HEADER_BYTES)
+                core.send_control(peer, packet)
+            elif kind is PacketType.HELLO_ACK:
+                self._on_hello_ack(peer, HELLO_BODY.decode_one(body[: HELLO_BODY.size])["nonce"], now)
+            elif kind is PacketType.ABORT:
+                abort = ABORT_BODY.decode_one(body[: ABORT_BODY.size])
+                reason = body[ABORT_BODY.size :].tobytes().decode(errors="replace")
+                what = AbortKind(abort["kind"])
+                core.events.append(PeerAborted(peer, what, abort["culprit"], abort["silence_ms"] / 1000, reason))
+            elif kind is PacketType.GOODBYE and not core.peers[peer].left:
+                core.peers[peer].left = True
+                core.events.append(PeerLeft(peer))
+        except ValueError:
+            core.counters["malformed"] += 1
+
+    def _hello(self, peer: int, now: int) -> None:
+        timestamp = microseconds(now)
+        for size in sorted(self._greeting.get(peer, ())):
+            self._core.send_control(peer, self._core.build.hello(peer, timestamp, timestamp << 32 | size, size))
+            self._core.timers.set((HELLO_TIMER, peer, 0), now + HELLO_EVERY_NS)
+
+    def _on_hello_ack(self, peer: int, nonce: int, now: int) -> None:
+        """The nonce holds when the HELLO left and its size: small ones prove the address, large ones the path's MTU."""
+        waiting = self._greeting.get(peer)
+        size = nonce & MASK
+        if waiting is None or size not in waiting:
+            return
+        elapsed_us = ahead(microseconds(now), nonce >> 32)
+        if elapsed_us >= 0:
+            self._core.peers[peer].rtt.sample(elapsed_us * 1000)
+        waiting.discard(size)
+        self._core.events.append(PeerReached(peer, size != 0))
+        if not waiting:
+            del self._greeting[peer]
+            self._core.timers.cancel((HELLO_TIMER, peer, 0))
+
+    def _check_liveness(self, now: int) -> None:
+        """Asks peers that something waits for whether they live; says so when one has been silent for too long."""
+        self._core.timers.set((LIVENESS_TIMER, 0, 0), now + self._silence_ns // 4)
+        self._receiver.forget(now)
+        for flow in self._core.peers.values():
+            expected = self._receiver.waits_for(flow.rank)
+            if not flow.outgoing and expected is None:
+                flow.waiting_since = None
+                continue
+            if flow.waiting_since is None:
+                flow.waiting_since = now
+            silence = now - max(flow.last_heard, flow.waiting_since)
+            if silence >= self._silence_ns:
+                message = next(iter(flow.outgoing), None)
+                if message is not None:
+                    waiting = f"sending it {describe(message)}"
+                else:
+                    waiting = f"expecting {describe(expected or 0)} from it"
+                self._core.events.append(PeerSilent(flow.rank, silence / SECOND, waiting))
+            elif silence >= self._silence_ns // 4:
+                self._sender.ping(flow, now)

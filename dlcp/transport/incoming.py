@@ -1,0 +1,205 @@
+"""One message on its way in: where packets are placed, and the rule that says when it is complete.
+
+Completion rule.  A message is *satisfied* when every protected packet is in and the missing share does not exceed its bound
+(reliable: nothing is missing).  It is complete
+
+* at once, when nothing is missing;
+* when it is satisfied and its sender has said that all was sent (PROBE), after the reordering window;
+* when it is satisfied and nothing came for the grace period: waiting longer would not be cheap.
+
+An unsatisfied message whose sender has probed is answered with what is missing.  Nothing here keeps time: the endpoint asks
+:meth:`IncomingMessage.deadline` and comes back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlcp.transport.outgoing import BOUND_SCALE, packets_of
+
+Bytes = NDArray[np.uint8]
+
+
+class IncomingMessage:
+    """A message from one peer.
+
+    Args:
+        peer: Sender's rank.
+        message: 64-bit message id.
+        length: Bytes.
+        stride: Payload bytes per packet.
+        bound: Loss bound in 1/65536.
+        protected_packets: How many of its packets are protected.
+        buffer: ``uint8[length]`` to place packets in.
+        now: Nanoseconds.
+    """
+
+    __slots__ = (
+        "_full_rows",
+        "allowed",
+        "asked",
+        "bound",
+        "buffer",
+        "forgone",
+        "have",
+        "interarrival",
+        "last_arrival",
+        "length",
+        "message",
+        "missing",
+        "packets",
+        "peer",
+        "posted",
+        "probe_echo",
+        "probed",
+        "protected_missing",
+        "protected_packets",
+        "stride",
+    )
+
+    def __init__(
+        self,
+        peer: int,
+        message: int,
+        length: int,
+        stride: int,
+        bound: int,
+        protected_packets: int,
+        buffer: Bytes,
+        now: int,
+    ) -> None:
+        self.peer = peer
+        self.message = message
+        self.length = length
+        self.stride = stride
+        self.bound = bound
+        self.protected_packets = protected_packets
+        self.packets = packets_of(length, stride)
+        self.allowed = self.packets * bound // BOUND_SCALE
+        self.have = np.zeros(self.packets, bool)
+        self.asked = np.zeros(self.packets, bool)
+        self.forgone = 0
+        self.missing = self.packets
+        self.protected_missing = protected_packets
+        self.probed = False
+        self.probe_echo = 0
+        self.posted = False
+        self.last_arrival = now
+        self.interarrival = 0.0
+        self.rebase(buffer)
+
+    def rebase(self, buffer: Bytes) -> None:
+        """Continues in another buffer (what has arrived is the caller's to copy)."""
+        self.buffer = buffer
+        full = self.length // self.stride
+        self._full_rows = buffer[: full * self.stride].reshape(full, self.stride)
+
+    def place(
+        self,
+        payload: Bytes,
+        rows: NDArray[np.int64] | slice,
+        indices: NDArray[np.int64],
+        protected: NDArray[np.bool_],
+        now: int,
+    ) -> int:
+        """Places packets.
+
+        Args:
+            payload: ``uint8[m, >= stride]``, payloads of received datagrams, one a row.
+            rows: Which rows of ``payload`` belong to ``indices``.
+            indices: ``int64[n]``, packet index of each, all within the message, each row as long as its packet.
+            protected: ``bool[n]``, protection bit of each.
+            now: Nanoseconds.
+
+        Returns:
+            How many were new; the others were duplicates and changed nothing.
+        """
+        fresh = ~self.have[indices]
+        increasing = indices.size == 1 or bool((np.diff(indices) > 0).all())
+        if not (increasing and fresh.all()):
+            keep = np.zeros(indices.size, bool)
+            keep[np.unique(indices, return_index=True)[1]] = True
+            keep &= fresh
+            if not keep.any():
+                return 0
+            chosen = np.flatnonzero(keep)
+            rows = chosen + (rows.start or 0) if isinstance(rows, slice) else rows[chosen]
+            indices, protected = indices[chosen], protected[chosen]
+        count = int(indices.size)
+        self._copy(payload[rows], indices, increasing)
+        self.have[indices] = True
+        self.missing -= count
+        self.protected_missing -= int(np.count_nonzero(protected))
+        gap = (now - self.last_arrival) / count
+        self.interarrival = gap if not self.interarrival else self.interarrival + (gap - self.interarrival) / 4
+        self.last_arrival = now
+        return count
+
+    def _copy(self, source: Bytes, indices: NDArray[np.int64], increasing: bool) -> None:
+        full = self._full_rows.shape[0]
+        if full < self.packets:
+            is_tail = indices == full
+            if is_tail.any():
+                self.buffer[full * self.stride :] = source[int(is_tail.argmax()), : self.length - full * self.stride]
+                indices, source = indices[~is_tail], source[~is_tail]
+                if not indices.size:
+                    return
+        first, last = int(indices[0]), int(indices[-1])
+        if increasing and last - first == indices.size - 1:
+            self._full_rows[first : last + 1] = source[:, : self.stride]
+        else:
+            self._full_rows[indices] = source[:, : self.stride]
+
+    def note_trimmed(self, indices: NDArray[np.int64], protected: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Learns that a switch has cut the payload off some packets.
+
+        Returns:
+            ``int64[m]``, those to ask for at once: protected ones, and droppable ones beyond what the bound covers.  Each is
+            named once only.
+        """
+        fresh = ~self.have[indices] & ~self.asked[indices]
+        indices, protected = indices[fresh], protected[fresh]
+        droppable = indices[~protected]
+        spare = max(self.allowed - self.forgone, 0)
+        self.forgone += min(spare, int(droppable.size))
+        wanted = np.unique(np.concatenate([indices[protected], droppable[spare:]]))
+        self.asked[wanted] = True
+        return wanted
+
+    @property
+    def satisfied(self) -> bool:
+        """All protected packets are in, and no more is missing than the bound allows."""
+        return self.protected_missing <= 0 and self.missing <= self.allowed
+
+    @property
+    def needed(self) -> int:
+        """Packets still needed to satisfy the rule (a lower limit: which ones are protected is not known here)."""
+        return max(self.protected_missing, self.missing - self.allowed, 0)
+
+    def lost(self) -> NDArray[np.int64]:
+        """Returns the indices of the packets that are not in."""
+        return np.flatnonzero(~self.have).astype(np.int64)
+
+    def bitmap(self) -> Bytes:
+        """Returns one bit a packet, set if missing, first packet in the most significant bit."""
+        return np.packbits(~self.have)
+
+    def deadline(self, grace_factor: float, grace_floor: int, reordering_window: int) -> int | None:
+        """Returns when the endpoint must act on this message if nothing more arrives; None: never."""
+        if self.probed:
+            return self.last_arrival + reordering_window
+        if self.satisfied:
+            return self.last_arrival + max(int(grace_factor * self.interarrival), grace_floor)
+        return None
+
+
+def unpack_bitmap(bits: Bytes, packets: int) -> NDArray[np.int64]:
+    """Returns the indices that a report's bitmap names, ascending.
+
+    Raises:
+        ValueError: The bitmap is shorter than ``packets`` bits.
+    """
+    if bits.size * 8 < packets:
+        raise ValueError(f"bitmap of {bits.size} bytes for {packets} packets")
+    return np.flatnonzero(np.unpackbits(bits, count=packets)).astype(np.int64)

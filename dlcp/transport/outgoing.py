@@ -1,0 +1,234 @@
+"""One message on its way out: which packets to send next, and how their headers look.
+
+Life of a message::
+
+    SENDING --all packets handed out--> PROBING --STATUS--> SENDING (what is missing, most valuable first)
+       |                                   |
+       +-------------- STOP ---------------+----> gone (the endpoint forgets it)
+
+What is to be sent is a stack of rounds: the first transmission, on top of it perhaps packets that a switch has trimmed.
+
+Order: the most urgent class first; inside a class protected packets before droppable ones, so that the tail that a bounded
+receiver may cut off is the least valuable part.  Packets are independent of each other: any order will do for the receiver.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlcp.wire.codec import seal
+from dlcp.wire.header import CONTROL_CLASS, HEADER, HEADER_BYTES, VERSION, PacketType
+
+Bytes = NDArray[np.uint8]
+
+_FLAGS_BYTE: Final = HEADER.slots["priority"].byte
+_PRIORITY_SHIFT: Final = HEADER.slots["priority"].shift
+_PROTECTED_BIT: Final = 1 << HEADER.slots["protected"].shift
+_RETRANSMISSION_BIT: Final = 1 << HEADER.slots["retransmission"].shift
+_OFFSET_WORD: Final = HEADER.slots["offset"].byte // 4
+_SEQUENCE_WORD: Final = HEADER.slots["sequence"].byte // 4
+_TIMESTAMP_WORD: Final = HEADER.slots["timestamp"].byte // 4
+
+BOUND_SCALE: Final = 65536
+MAX_PACKETS: Final = 65535
+
+
+def bound_to_wire(share: float) -> int:
+    """Returns a loss bound in 1/65536, rounded down so that the wire never allows more than the policy."""
+    return min(int(share * BOUND_SCALE), BOUND_SCALE - 1)
+
+
+def packets_of(length: int, stride: int) -> int:
+    """Returns the number of packets of a message; an empty message still takes one."""
+    return max(1, -(-length // stride))
+
+
+class _Round:
+    """Packets to hand out in order, as first transmission or again."""
+
+    __slots__ = ("cursor", "queue", "retransmission")
+
+    def __init__(self, queue: NDArray[np.int64], retransmission: bool) -> None:
+        self.queue = queue
+        self.cursor = 0
+        self.retransmission = retransmission
+
+
+class OutgoingMessage:
+    """A message to one peer.
+
+    Args:
+        source: Own rank.
+        peer: Receiver's rank.
+        cookie: Job cookie.
+        message: 64-bit message id.
+        payload: ``uint8[length]``, contiguous; not copied, must not change until the message is acknowledged.
+        stride: Payload bytes per packet.
+        tags: ``uint8[packets]``, class * 2 + protected.
+        bound: Loss bound in 1/65536.
+        order: Tie-breaker between messages of equal urgency: lower goes first.
+    """
+
+    __slots__ = (
+        "_rounds",
+        "_template",
+        "_uniform",
+        "attempt",
+        "bound",
+        "length",
+        "message",
+        "order",
+        "packets",
+        "payload",
+        "peer",
+        "probe_round",
+        "queued",
+        "stride",
+        "tags",
+    )
+
+    def __init__(
+        self,
+        source: int,
+        peer: int,
+        cookie: int,
+        message: int,
+        payload: Bytes,
+        stride: int,
+        tags: NDArray[np.uint8],
+        bound: int,
+        order: int,
+    ) -> None:
+        self.peer = peer
+        self.message = message
+        self.payload = payload
+        self.length = payload.size
+        self.stride = stride
+        self.packets = packets_of(self.length, stride)
+        if self.packets > MAX_PACKETS:
+            raise ValueError(f"{self.packets} packets in one message, at most {MAX_PACKETS}; cut it into parts")
+        if tags.shape != (self.packets,):
+            raise ValueError(f"tags have shape {tags.shape}, one for each of {self.packets} packets is needed")
+        self.tags = tags
+        self.bound = bound
+        self.order = order
+        self.attempt = 0
+        self.probe_round: int | None = None
+        self.queued = False
+        self._uniform = self.packets == 1 or bool((tags == tags[0]).all())
+        queue = np.arange(self.packets, dtype=np.int64)
+        if not self._uniform:
+            queue = np.argsort(-tags.astype(np.int16), kind="stable").astype(np.int64)
+        self._rounds = [_Round(queue, False)]
+        self._template = HEADER.encode(
+            1,
+            version=VERSION,
+            type=int(PacketType.DATA),
+            source=source,
+            destination=peer,
+            cookie=np.uint64(cookie),
+            operation=message >> 32,
+            phase=message >> 24 & 0xFF,
+            dtype=message >> 16 & 0xFF,
+            part=message & 0xFFFF,
+            length=self.length,
+            stride=stride,
+            bound=bound,
+            protected_packets=int((tags & 1).sum()),
+        )[0]
+
+    @property
+    def remaining(self) -> int:
+        """Packets that have not been handed out."""
+        return sum(r.queue.size - r.cursor for r in self._rounds)
+
+    @property
+    def retransmitting(self) -> bool:
+        """The next packets have been sent before."""
+        return bool(self._rounds) and self._rounds[-1].retransmission
+
+    @property
+    def urgency(self) -> int:
+        """Class of the next packet, 7 for retransmissions."""
+        if not self._rounds or self._rounds[-1].retransmission:
+            return CONTROL_CLASS
+        top = self._rounds[-1]
+        return int(self.tags[top.queue[top.cursor]]) >> 1
+
+    def take(self, limit: int) -> tuple[NDArray[np.int64], bool]:
+        """Hands out at most ``limit`` packet indices that may share one burst: same tag, short last packet last.
+
+        Returns:
+            ``int64[n]`` with n >= 1, and whether they are retransmissions.
+        """
+        top = self._rounds[-1]
+        chosen = top.queue[top.cursor : top.cursor + limit]
+        if chosen.size > 1:
+            if not self._uniform:
+                # Retransmissions share a class, but ECN still tells protected ones from droppable ones.
+                tags = self.tags[chosen] & 1 if top.retransmission else self.tags[chosen]
+                differs = np.flatnonzero(tags != tags[0])
+                if differs.size:
+                    chosen = chosen[: int(differs[0])]
+            # UDP segmentation allows a shorter datagram only at the end of a super-packet.
+            last = np.flatnonzero(chosen == self.packets - 1)
+            if last.size:
+                chosen = chosen[: int(last[0]) + 1]
+        top.cursor += int(chosen.size)
+        if top.cursor == top.queue.size:
+            self._rounds.pop()
+        return chosen, top.retransmission
+
+    def tag_of(self, index: int, retransmission: bool) -> tuple[int, bool]:
+        """Returns class and protection with which packet ``index`` travels."""
+        tag = int(self.tags[index])
+        return (CONTROL_CLASS if retransmission else tag >> 1), bool(tag & 1)
+
+    def headers(self, indices: NDArray[np.int64], retransmission: bool, sequence: int, timestamp: int) -> Bytes:
+        """Builds ``uint8[n, 48]`` headers for ``indices`` (all of one tag), numbered from ``sequence``."""
+        count = int(indices.size)
+        headers = np.empty((count, HEADER_BYTES), np.uint8)
+        headers[:] = self._template
+        words = headers.view(">u4")
+        words[:, _OFFSET_WORD] = indices * self.stride
+        words[:, _SEQUENCE_WORD] = np.arange(sequence, sequence + count, dtype=np.int64) & 0xFFFFFFFF
+        words[:, _TIMESTAMP_WORD] = timestamp
+        priority, protected = self.tag_of(int(indices[0]), retransmission)
+        headers[:, _FLAGS_BYTE] = (
+            priority << _PRIORITY_SHIFT | (_PROTECTED_BIT if protected else 0) | (_RETRANSMISSION_BIT if retransmission else 0)
+        )
+        return seal(headers)
+
+    def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the payload bytes of each packet."""
+        sizes = np.full(indices.size, self.stride, np.int64)
+        sizes[indices == self.packets - 1] = self.length - (self.packets - 1) * self.stride
+        return sizes
+
+    def probe(self, sequence: int, timestamp: int) -> Bytes:
+        """Builds the PROBE, ``uint8[48]``; the first one of a round is remembered to tell fresh answers from stale ones."""
+        if self.probe_round is None:
+            self.probe_round = sequence
+        header = self._template.copy().reshape(1, -1)
+        header[:, 0] = VERSION << 4 | int(PacketType.PROBE)
+        header[:, _FLAGS_BYTE] = CONTROL_CLASS << _PRIORITY_SHIFT | _PROTECTED_BIT
+        words = header.view(">u4")
+        words[:, _SEQUENCE_WORD] = sequence
+        words[:, _TIMESTAMP_WORD] = timestamp
+        packet: Bytes = seal(header)[0]
+        return packet
+
+    def resend(self, missing: NDArray[np.int64], needed: int) -> None:
+        """Starts another round with the ``needed`` most valuable of the ``missing`` packets.
+
+        Protected packets come first, since the receiver cannot do without them; then value is class.
+        """
+        if missing.size and not self._uniform:
+            tags = self.tags[missing].astype(np.int16)
+            missing = missing[np.argsort(-((tags & 1) << 8 | tags), kind="stable")]
+        self._rounds.append(_Round(missing[: max(needed, 1)], True))
+        self.probe_round = None
+        self.attempt = 0

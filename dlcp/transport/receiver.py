@@ -1,0 +1,416 @@
+"""The receiving half of an endpoint: places packets, decides when a message is complete, reports what is missing."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlcp.transport.core import MILLISECOND, SECOND, Core, microseconds
+from dlcp.transport.events import MessageReceived, MessageRefused, operation_of
+from dlcp.transport.incoming import IncomingMessage
+from dlcp.transport.packets import Frames
+from dlcp.transport.peer import FEEDBACK_DELAY_NS, FEEDBACK_EVERY, Peer
+from dlcp.transport.screening import Screened
+from dlcp.transport.serial import ahead
+from dlcp.wire.header import HEADER, HEADER_BYTES, PacketType
+
+Bytes = NDArray[np.uint8]
+
+COMPLETION_TIMER: Final = "completion"
+FEEDBACK_TIMER: Final = "feedback"
+_FLAGS_BYTE: Final = HEADER.slots["priority"].byte
+_PROTECTED_BIT: Final = 1 << HEADER.slots["protected"].shift
+_TRIMMED_BIT: Final = 1 << HEADER.slots["trimmed"].shift
+_NONE: Final = np.zeros(0, np.int64)
+
+
+class _Finished(NamedTuple):
+    """What must be said again if a STOP is lost."""
+
+    packets: int
+    missing: int
+    bitmap: Bytes
+    at: int
+
+
+class Receiver:
+    """Receives messages; see :mod:`dlcp.transport.incoming` for the completion rule."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._finished: OrderedDict[tuple[int, int], _Finished] = OrderedDict()
+        self._expected: dict[tuple[int, int], tuple[int, Bytes | None]] = {}
+        self._early_bytes = 0
+        self._retired: int | None = None
+        self._horizon = int((core.policy.timeouts.peer_s + 2) * SECOND)
+
+    # -- what the layer above says -----------------------------------------------------------------------------------------
+
+    def expect(self, peer: int, message: int, length: int, buffer: Bytes | None, now: int) -> None:
+        """Announces a message that must come; its packets then go straight into ``buffer``, if one is given.
+
+        Raises:
+            ValueError: ``buffer`` is not ``length`` bytes long, or the message was expected before.
+        """
+        if buffer is not None and buffer.size != length:
+            raise ValueError(f"buffer of {buffer.size} bytes for a message of {length}")
+        flow = self._core.peers[peer]
+        if (peer, message) in self._expected:
+            raise ValueError("message is expected already")
+        if flow.waiting_since is None:
+            flow.waiting_since = now
+        self._expected[peer, message] = (length, buffer)
+        known = flow.incoming.get(message)
+        if known is None:
+            return
+        if known.length != length:
+            self._core.events.append(MessageRefused(peer, message, known.length, length))
+            return
+        known.posted = True
+        self._early_bytes -= known.length
+        if buffer is not None:
+            buffer[:] = known.buffer
+            known.rebase(buffer)
+
+    def waits_for(self, peer: int) -> int | None:
+        """Returns a message that is expected from ``peer`` and not complete, if there is one."""
+        for rank, message in self._expected:
+            if rank == peer:
+                return message
+        return None
+
+    def retire(self, operation: int) -> None:
+        """Declares every operation up to this one over: what still comes for it is stale."""
+        self._retired = operation
+
+    # -- data --------------------------------------------------------------------------------------------------------------
+
+    def on_data(self, frames: list[Frames], screened: Screened, which: NDArray[np.int64], now: int) -> None:
+        """Places the data packets ``which`` (indices into ``screened``, ascending)."""
+        records = screened.records
+        frame = screened.frame[which]
+        sources, keys = screened.sources[which], screened.keys[which]
+        offsets = records["offset"][which].astype(np.int64)
+        flags = screened.headers[which, _FLAGS_BYTE]
+        payloads = screened.lengths[which] - HEADER_BYTES
+        change = np.flatnonzero((np.diff(frame) != 0) | (np.diff(keys) != 0) | (np.diff(sources) != 0)) + 1
+        starts = [0, *change.tolist()]
+        stops = [*change.tolist(), which.size]
+        if len(starts) > 8 and len(starts) > 2 * len(frames):
+            self._on_mixed(frames, screened, which, offsets, flags, payloads, now)
+            return
+        for start, stop in zip(starts, stops, strict=True):
+            self._on_group(
+                frames[frame[start]].data,
+                screened,
+                which[start:stop],
+                offsets[start:stop],
+                flags[start:stop],
+                payloads[start:stop],
+                now,
+            )
+
+    def _on_mixed(
+        self,
+        frames: list[Frames],
+        screened: Screened,
+        which: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        flags: NDArray[np.uint8],
+        payloads: NDArray[np.int64],
+        now: int,
+    ) -> None:
+        """Many senders interleaved packet by packet: sort by message first, so that the work is per message again."""
+        frame, sources, keys = screened.frame[which], screened.sources[which], screened.keys[which]
+        order = np.lexsort((offsets, keys, sources, frame))
+        frame, sources, keys = frame[order], sources[order], keys[order]
+        change = np.flatnonzero((np.diff(frame) != 0) | (np.diff(keys) != 0) | (np.diff(sources) != 0)) + 1
+        for part in np.split(order, change):
+            data = frames[screened.frame[which[part[0]]]].data
+            self._on_group(data, screened, which[part], offsets[part], flags[part], payloads[part], now)
+
+    def _on_group(
+        self,
+        data: Bytes,
+        screened: Screened,
+        which: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        flags: NDArray[np.uint8],
+        payloads: NDArray[np.int64],
+        now: int,
+    ) -> None:
+        """Packets of one message from one frame."""
+        core = self._core
+        record = screened.records[which[0]]
+        source = int(screened.sources[which[0]])
+        message = message_key(screened, int(which[0]))
+        incoming = self._find(source, message, record, len(which), now)
+        if incoming is None:
+            return
+        stride = incoming.stride
+        indices = offsets // stride
+        expected = np.minimum(stride, incoming.length - offsets)
+        ok = (offsets == indices * stride) & ((offsets < incoming.length) | ((incoming.length == 0) & (offsets == 0)))
+        if len(which) > 1:
+            same = _descriptor(screened, which)
+            ok &= (same == same[0]).all(axis=1)
+        protected = (flags & _PROTECTED_BIT) != 0
+        trimmed = (flags & _TRIMMED_BIT) != 0
+        if trimmed.any():
+            self._on_trimmed(incoming, indices[ok & trimmed], protected[ok & trimmed], now)
+            ok |= trimmed
+            whole = ok & ~trimmed & (payloads == expected)
+        else:
+            ok &= payloads == expected
+            whole = ok
+        row = screened.row[which]
+        if not whole.all():
+            core.counters["malformed"] += int(np.count_nonzero(~ok))
+            if not whole.any():
+                return
+            row, indices, protected = row[whole], indices[whole], protected[whole]
+        rows: NDArray[np.int64] | slice = row
+        if int(row[-1]) - int(row[0]) == row.size - 1 and _ascending(row):
+            rows = slice(int(row[0]), int(row[-1]) + 1)
+        new = incoming.place(data[:, HEADER_BYTES:], rows, indices, protected, now)
+        core.counters["delivered"] += new
+        core.counters["duplicate"] += int(indices.size) - new
+        if incoming.missing == 0:
+            self._complete(incoming, now)
+        else:
+            self._arm(incoming)
+
+    def _find(self, source: int, message: int, record: np.void, count: int, now: int) -> IncomingMessage | None:
+        """Returns the message that a header belongs to; makes it if it is new and there is room."""
+        core = self._core
+        flow = core.peers[source]
+        length, stride = int(record["length"]), int(record["stride"])
+        incoming = flow.incoming.get(message)
+        if incoming is not None:
+            if (incoming.length, incoming.stride, incoming.bound, incoming.protected_packets) != (
+                length,
+                stride,
+                int(record["bound"]),
+                int(record["protected_packets"]),
+            ):
+                core.counters["inconsistent"] += count
+                return None
+            return incoming
+        if (source, message) in self._finished:
+            core.counters["late"] += count
+            return None
+        if self._retired is not None and ahead(operation_of(message), self._retired) <= 0:
+            core.counters["stale"] += count
+            return None
+        if stride == 0 or stride > core.stride or length > core.policy.wire.message_bytes or -(-length // stride) > 65535:
+            core.counters["malformed"] += count
+            return None
+        expected = self._expected.get((source, message))
+        if expected is None:
+            if not self._has_room(length):
+                core.counters["no_memory"] += count
+                return None
+            self._early_bytes += length
+            buffer = np.empty(length, np.uint8)
+        else:
+            if expected[0] != length:
+                core.counters["inconsistent"] += count
+                core.events.append(MessageRefused(source, message, length, expected[0]))
+                return None
+            buffer = np.empty(length, np.uint8) if expected[1] is None else expected[1]
+        incoming = IncomingMessage(
+            source, message, length, stride, int(record["bound"]), int(record["protected_packets"]), buffer, now
+        )
+        incoming.posted = expected is not None
+        flow.incoming[message] = incoming
+        return incoming
+
+    def _has_room(self, length: int) -> bool:
+        """Whether a message that nobody here expects yet may be kept."""
+        return self._early_bytes + length <= self._core.policy.memory.early_bytes
+
+    def _on_trimmed(self, incoming: IncomingMessage, indices: NDArray[np.int64], protected: NDArray[np.bool_], now: int) -> None:
+        """A switch kept only the headers: ask at once for what the bound does not cover."""
+        core = self._core
+        core.peers[incoming.peer].trimmed += int(indices.size)
+        core.counters["trimmed"] += int(indices.size)
+        wanted = incoming.note_trimmed(indices, protected)
+        if not wanted.size:
+            return
+        lost = np.zeros(incoming.packets, bool)
+        lost[wanted] = True
+        packet = core.build.report(
+            PacketType.STATUS,
+            incoming.peer,
+            incoming.message,
+            microseconds(now),
+            np.packbits(lost),
+            packets=incoming.packets,
+            missing=int(wanted.size),
+            needed=int(wanted.size),
+            echo=0,
+        )
+        core.send_control(incoming.peer, packet)
+
+    # -- probes and completion -----------------------------------------------------------------------------------------------
+
+    def on_probe(self, screened: Screened, index: int, now: int) -> None:
+        """A sender says that it has sent all of a message."""
+        record = screened.records[index]
+        source, message = int(screened.sources[index]), message_key(screened, index)
+        sequence = int(record["sequence"])
+        finished = self._finished.get((source, message))
+        if finished is not None:
+            self._stop(source, message, finished, sequence, now)
+            return
+        incoming = self._find(source, message, record, 1, now)
+        if incoming is None:
+            if (source, message) not in self._expected and not self._has_room(int(record["length"])):
+                self._busy(source, message, sequence, now)
+            return
+        incoming.probed = True
+        incoming.probe_echo = sequence
+        self._arm(incoming)
+        self._decide(incoming, now)
+
+    def _arm(self, incoming: IncomingMessage) -> None:
+        core = self._core
+        grace = core.policy.grace
+        flow = core.peers[incoming.peer]
+        deadline = incoming.deadline(
+            grace.factor, max(int(grace.floor_ms * MILLISECOND), flow.rtt.smoothed), flow.reordering_window()
+        )
+        if deadline is not None:
+            core.timers.set((COMPLETION_TIMER, incoming.peer, incoming.message), deadline)
+
+    def on_completion_timer(self, peer: int, message: int, now: int) -> None:
+        """Waiting longer would not be cheap, or stragglers had their time."""
+        incoming = self._core.peers[peer].incoming.get(message)
+        if incoming is not None:
+            self._decide(incoming, now)
+
+    def _decide(self, incoming: IncomingMessage, now: int) -> None:
+        core = self._core
+        flow = core.peers[incoming.peer]
+        if incoming.probed and now < incoming.last_arrival + flow.reordering_window():
+            return
+        if incoming.satisfied:
+            self._complete(incoming, now)
+        elif incoming.probed:
+            incoming.probed = False
+            packet = core.build.report(
+                PacketType.STATUS,
+                incoming.peer,
+                incoming.message,
+                microseconds(now),
+                incoming.bitmap(),
+                packets=incoming.packets,
+                missing=incoming.missing,
+                needed=incoming.needed,
+                echo=incoming.probe_echo,
+            )
+            core.counters["status_sent"] += 1
+            core.send_control(incoming.peer, packet)
+
+    def _complete(self, incoming: IncomingMessage, now: int) -> None:
+        core = self._core
+        key = (incoming.peer, incoming.message)
+        flow = core.peers[incoming.peer]
+        del flow.incoming[incoming.message]
+        core.timers.cancel((COMPLETION_TIMER, *key))
+        self._expected.pop(key, None)
+        if not incoming.posted:
+            self._early_bytes -= incoming.length
+        lost = incoming.lost() if incoming.missing else _NONE
+        finished = _Finished(incoming.packets, incoming.missing, incoming.bitmap(), now)
+        self._finished[key] = finished
+        self._stop(*key, finished, incoming.probe_echo, now)
+        core.counters["completed"] += 1
+        core.counters["lost"] += int(lost.size)
+        core.events.append(MessageReceived(incoming.peer, incoming.message, incoming.buffer, incoming.stride, lost))
+
+    def _stop(self, peer: int, message: int, finished: _Finished, echo: int, now: int) -> None:
+        packet = self._core.build.report(
+            PacketType.STOP,
+            peer,
+            message,
+            microseconds(now),
+            finished.bitmap,
+            packets=finished.packets,
+            missing=finished.missing,
+            needed=0,
+            echo=echo,
+        )
+        self._core.send_control(peer, packet)
+
+    def _busy(self, peer: int, message: int, echo: int, now: int) -> None:
+        packet = self._core.build.report(
+            PacketType.STATUS,
+            peer,
+            message,
+            microseconds(now),
+            np.zeros(0, np.uint8),
+            packets=0,
+            missing=0,
+            needed=0,
+            echo=echo,
+            busy=True,
+        )
+        self._core.send_control(peer, packet)
+
+    # -- feedback ------------------------------------------------------------------------------------------------------------
+
+    def on_arrivals(self, screened: Screened, which: NDArray[np.int64], urgent: set[int], now: int) -> None:
+        """Counts numbered packets ``which`` for congestion feedback; ``urgent`` are senders that wait for an answer."""
+        core = self._core
+        records = screened.records
+        sources = screened.sources[which]
+        first = int(sources[0])
+        groups = [(first, which)] if (sources == first).all() else [(int(s), which[sources == s]) for s in np.unique(sources)]
+        for source, mine in groups:
+            flow = core.peers[source]
+            flow.note_arrivals(
+                records["sequence"][mine].astype(np.uint32),
+                records["timestamp"][mine].astype(np.uint32),
+                int(np.count_nonzero((screened.ecn[mine] & 3) == 3)),
+                int(records["queue_depth"][mine].max()),
+                now,
+            )
+            if flow.unreported >= FEEDBACK_EVERY or source in urgent:
+                self.send_feedback(flow, now)
+            elif flow.unreported:
+                core.timers.set_earlier((FEEDBACK_TIMER, source, 0), now + FEEDBACK_DELAY_NS)
+
+    def send_feedback(self, flow: Peer, now: int) -> None:
+        """Queues FEEDBACK and ends the interval."""
+        core = self._core
+        core.timers.cancel((FEEDBACK_TIMER, flow.rank, 0))
+        core.counters["feedback_sent"] += 1
+        core.send_control(flow.rank, core.build.feedback(flow.rank, microseconds(now), flow.feedback(core.window_per_peer, now)))
+
+    def forget(self, now: int) -> None:
+        """Drops records of messages that finished so long ago that their senders have stopped asking."""
+        while self._finished:
+            key, record = next(iter(self._finished.items()))
+            if now - record.at < self._horizon:
+                return
+            del self._finished[key]
+
+
+def message_key(screened: Screened, index: int) -> int:
+    """Returns the 64-bit message id of datagram ``index``."""
+    return int.from_bytes(screened.keys[index].tobytes(), "big")
+
+
+def _descriptor(screened: Screened, which: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Returns the header bytes that all packets of a message share: length, then stride, bound and protected count."""
+    length, stride = HEADER.slots["length"].byte, HEADER.slots["stride"].byte
+    shared: NDArray[np.uint8] = screened.headers[np.ix_(which, [*range(length, length + 4), *range(stride, stride + 6)])]
+    return shared
+
+
+def _ascending(rows: NDArray[np.int64]) -> bool:
+    return rows.size == 1 or bool((np.diff(rows) > 0).all())

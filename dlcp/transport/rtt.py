@@ -1,0 +1,39 @@
+"""Round-trip time estimation and the probe timeout (RFC 6298, RFC 9002 section 5 and 6.2)."""
+
+from __future__ import annotations
+
+
+class RttEstimator:
+    """Smoothed round-trip time of one path, in nanoseconds.
+
+    Args:
+        initial_ns: Assumed round trip before the first sample.
+        floor_ns: Lower limit of the probe timeout.
+        ceiling_ns: Upper limit of the probe timeout, backoff included.
+    """
+
+    def __init__(self, *, initial_ns: int, floor_ns: int, ceiling_ns: int) -> None:
+        self.smoothed = initial_ns
+        self.variation = initial_ns // 2
+        self.minimum: int | None = None
+        self.latest: int | None = None
+        self._floor = floor_ns
+        self._ceiling = max(ceiling_ns, floor_ns)
+
+    def sample(self, rtt_ns: int) -> None:
+        """Takes one measured round trip; a value below 1 µs (clock granularity) counts as 1 µs."""
+        rtt_ns = max(rtt_ns, 1_000)
+        if self.minimum is None:
+            self.minimum = rtt_ns
+            self.smoothed = rtt_ns
+            self.variation = rtt_ns // 2
+        else:
+            self.minimum = min(self.minimum, rtt_ns)
+            self.variation += (abs(self.smoothed - rtt_ns) - self.variation) // 4
+            self.smoothed += (rtt_ns - self.smoothed) // 8
+        self.latest = rtt_ns
+
+    def probe_timeout(self, attempt: int = 0) -> int:
+        """Returns how long to wait for an answer to the ``attempt``-th unanswered probe (0 is the first)."""
+        base = max(self.smoothed + 4 * self.variation, self._floor)
+        return min(base << min(attempt, 16), self._ceiling)
