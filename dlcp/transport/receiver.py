@@ -43,6 +43,7 @@ class Receiver:
         self._core = core
         self._finished: OrderedDict[tuple[int, int], _Finished] = OrderedDict()
         self._expected: dict[tuple[int, int], tuple[int, Bytes | None]] = {}
+        self._unclaimed: dict[tuple[int, int], int] = {}
         self._early_bytes = 0
         self._retired: int | None = None
         self._horizon = int((core.policy.timeouts.peer_s + 2) * SECOND)
@@ -52,6 +53,9 @@ class Receiver:
     def expect(self, peer: int, message: int, length: int, buffer: Bytes | None, now: int) -> None:
         """Announces a message that must come; its packets then go straight into ``buffer``, if one is given.
 
+        A message that is complete already has been handed over in an event, in a buffer of its own; saying that it was expected
+        gives its share of the memory for early messages back.
+
         Raises:
             ValueError: ``buffer`` is not ``length`` bytes long, or the message was expected before.
         """
@@ -60,6 +64,12 @@ class Receiver:
         flow = self._core.peers[peer]
         if (peer, message) in self._expected:
             raise ValueError("message is expected already")
+        unclaimed = self._unclaimed.pop((peer, message), None)
+        if unclaimed is not None:
+            self._early_bytes -= unclaimed
+            if unclaimed != length:
+                self._core.events.append(MessageRefused(peer, message, unclaimed, length))
+            return
         if flow.waiting_since is None:
             flow.waiting_since = now
         self._expected[peer, message] = (length, buffer)
@@ -323,7 +333,7 @@ class Receiver:
         core.timers.cancel((COMPLETION_TIMER, *key))
         self._expected.pop(key, None)
         if not incoming.posted:
-            self._early_bytes -= incoming.length
+            self._unclaimed[key] = incoming.length
         lost = incoming.lost() if incoming.missing else _NONE
         finished = _Finished(incoming.packets, incoming.missing, incoming.bitmap(), now)
         self._finished[key] = finished
