@@ -9,12 +9,13 @@ from typing import Final
 
 from dlcp.errors import AddressError
 from dlcp.transport.packets import Burst, Frames
+from dlcp.udp.batch import BatchSender
 from dlcp.udp.interface import mtu_of, path_mtu
 from dlcp.udp.metrics import PortCounters
 from dlcp.udp.peers import PeerTable, resolve
 from dlcp.udp.probe import Capabilities, probe
 from dlcp.udp.recv import MAX_DATAGRAM, Receiver
-from dlcp.udp.send import BatchSender, PlainSender, Sender
+from dlcp.udp.send import PlainSender, Sender
 from dlcp.udp.syscalls import (
     IP_MTU_DISCOVER,
     IP_PMTUDISC_DO,

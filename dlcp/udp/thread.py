@@ -25,6 +25,9 @@ from dlcp.udp.syscalls import Poller, Waker, precise_timers
 _SEND_BUDGET: Final = 1024
 """Datagrams sent between two looks at the socket."""
 
+_BLOCKED_PAUSE: Final = 1_000_000
+"""Nanoseconds that a due timer waits at least while the send buffer is full."""
+
 
 class Machine(Protocol):
     """What the shell drives.  All methods run in the I/O thread; ``now`` is in nanoseconds of a monotonic clock."""
@@ -216,6 +219,11 @@ class IOThread:
 
     def _transmit(self) -> bool:
         """Sends up to the budget; tells whether it is worth trying again at once."""
+        delaying = self._delaying
+        if delaying is not None and delaying.blocked():
+            delaying.release(self._clock())
+            if delaying.blocked():
+                return False
         queue = self._queue
         if not queue:
             queue = self._queue = list(self._machine.transmit(self._clock()))
@@ -245,6 +253,9 @@ class IOThread:
                 due = release
             blocked = blocked or self._delaying.blocked()
         timeout = None if due is None else max(0, due - self._clock())
+        if blocked and timeout is not None:
+            # A timer that only wants to send stays due while it cannot, and must not keep the loop spinning.
+            timeout = max(timeout, _BLOCKED_PAUSE)
         readable, _, woken = self._poller.wait(timeout, for_write=blocked)
         self._asleep = False
         if woken:
