@@ -9,7 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dlcp.collectives.communicator import Communicator as Communicator
+    from dlcp.collectives.communicator import Operation as Operation
+    from dlcp.collectives.communicator import Reduction as Reduction
+    from dlcp.errors import ConfigError as ConfigError
+    from dlcp.errors import DLCPError as DLCPError
     from dlcp.policy import Policy as Policy
+    from dlcp.store import FileStore as FileStore
+    from dlcp.store import MemoryStore as MemoryStore
+    from dlcp.store import Store as Store
+    from dlcp.udp.faults import FaultPlan as FaultPlan
 
 __version__ = "0.1.0"
 

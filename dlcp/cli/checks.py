@@ -111,7 +111,7 @@ def udp() -> Iterator[Check]:
     yield check(
         "tos_cmsg",
         "ToS for each call (IP_TOS control message)",
-        "class and protection cannot be changed without another system call",
+        "another system call whenever class or protection changes",
         newer.format("3.13"),
     )
     yield check(

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Installs the system packages that are missing (Debian or Ubuntu, as root), or says what is lost without them.
+# Quick when nothing is missing.  Usage: scripts/system.sh PYTHON
+set -u
+python="${1:-python3}"
+
+# command, package, what is lost without it
+wanted=(
+  "tshark|tshark|the tests of the Wireshark dissector are skipped"
+  "ip|iproute2|no emulated networks; tests that need them are skipped"
+  "tc|iproute2|no shaped links; tests that need them are skipped"
+  "ethtool|ethtool|offloads of emulated links cannot be switched off"
+  "ping|iputils-ping|emulated networks are not checked before use"
+)
+
+packages=()
+losses=()
+need() { # package, loss
+  case " ${packages[*]-} " in *" $1 "*) ;; *) packages+=("$1") ;; esac
+  losses+=("$1: $2")
+}
+
+PATH="$PATH:/usr/sbin:/sbin"
+for line in "${wanted[@]}"; do
+  IFS='|' read -r command package loss <<<"$line"
+  command -v "$command" >/dev/null 2>&1 || need "$package" "$loss"
+done
+if ! command -v "$python" >/dev/null 2>&1; then
+  need "$(basename "$python")" "nothing works without Python 3.11 or newer"
+  need "$(basename "$python")-venv" "the virtual environment cannot be made"
+elif ! "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+  # On Debian python3-venv brings the venv module of the default version; others have packages of their own.
+  version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+  default="$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true)"
+  if [ "$version" = "$default" ]; then need python3-venv "the virtual environment cannot be made"
+  else need "python$version-venv" "the virtual environment cannot be made"; fi
+fi
+
+[ ${#packages[@]} -eq 0 ] && exit 0
+
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+  echo "system packages that are missing (to install them: sudo make system):"
+  printf '  %s\n' "${losses[@]}"
+  exit 0
+fi
+
+echo "installing system packages: ${packages[*]}"
+export DEBIAN_FRONTEND=noninteractive
+log="$(mktemp)"
+trap 'rm -f "$log"' EXIT
+install() { apt-get install -y --no-install-recommends "${packages[@]}" </dev/null >"$log" 2>&1; }
+# The lists of packages may be missing or old: fetch them, and go on with what there is if that fails.
+apt-get update </dev/null >"$log" 2>&1 || echo "apt-get update failed; going on with the lists that are here"
+if ! install; then
+  tail -n 20 "$log"
+  echo "these could not be installed; what is lost:"
+  printf '  %s\n' "${losses[@]}"
+fi
+exit 0
