@@ -178,7 +178,7 @@ local function ranges_of(tvb, at, bytes, packets)
     local out, count, first = {}, 0, nil
     local function close(last)
         if #out < 64 then
-            out[#out + 1] = first == last and tostring(first) or (first .. "-" .. last)
+            out[#out + 1] = string.format(first == last and "%d" or "%d-%d", first, last)
         elseif #out == 64 then
             out[65] = "..."
         end
@@ -230,7 +230,7 @@ function tails.bitmap(tree, _, tvb, at, finish, _, fields)
         local text, count = ranges_of(tvb, at, seen, math.min(fields.packets, seen * 8))
         tree:add(extra.missing_packets, tvb(at, seen), text):set_generated()
         if seen == bytes and count ~= fields.missing then
-            item:add_proto_expert_info(experts.bitmap, "The bitmap shows " .. count .. " missing packets, not " .. fields.missing)
+            item:add_proto_expert_info(experts.bitmap, string.format("The bitmap shows %d missing packets, not %d", count, fields.missing))
         end
     end
     if fields.busy ~= 0 then
@@ -248,18 +248,31 @@ function tails.padding(tree, _, tvb, at, finish, _, fields)
     return math.max(at, stop)
 end
 
+-- Shortens UTF-8 text at a character's border.  Some releases of Wireshark hand over text whose last character is cut.
+local function clip(text, limit)
+    text = text:sub(1, limit)
+    local last = text:match("[\192-\247][\128-\191]*$")
+    if last then
+        local lead = last:byte()
+        if #last < (lead < 224 and 2 or lead < 240 and 3 or 4) then
+            text = text:sub(1, #text - #last)
+        end
+    end
+    return text
+end
+
 function tails.text(tree, _, tvb, at, finish, _, fields)
     local seen = math.min(finish, tvb:captured_len())
     if seen > at then
         tree:add_packet_field(extra.reason, tvb(at, seen - at), ENC_UTF_8 + ENC_STRING)
-        fields.reason = tvb(at, seen - at):string(ENC_UTF_8)
+        fields.reason = clip(tvb(at, seen - at):string(ENC_UTF_8), 120)
     end
     tree:add_proto_expert_info(experts.abort)
     return finish
 end
 
 local function name_of(names, number)
-    return names[number] or ("unknown " .. number)
+    return names[number] or string.format("unknown %d", number)
 end
 
 local function describe(h, body, fields, size)
@@ -305,7 +318,7 @@ local function dissect_one(tvb, root, at, left)
     local version = value(tvb, at, header, "version")
     if version ~= WIRE.version then
         tree:add(first.proto, tvb(at + first.byte, first.width)):add_proto_expert_info(experts.version)
-        return used, "Unknown version " .. version
+        return used, string.format("Unknown version %d", version)
     end
     local h, whole = add_record(tree, header, tvb, at, math.min(finish, captured))
     if not whole then
@@ -326,7 +339,7 @@ local function dissect_one(tvb, root, at, left)
         if captured > at + header.bytes then
             tree:add(extra.trailing, tvb(at + header.bytes, math.min(finish, captured) - at - header.bytes))
         end
-        return used, "Unknown type " .. h.type
+        return used, string.format("Unknown type %d", h.type)
     end
     if h.retransmission == 1 then
         tree:add_proto_expert_info(experts.retransmission)
@@ -350,7 +363,7 @@ local function dissect_one(tvb, root, at, left)
             tree:add(extra.trailing, tvb(pos, math.min(finish, captured) - pos))
         end
         if size == nil or size ~= used then
-            local text = size and (used .. " bytes, but its fields say " .. size) or "The fields contradict each other"
+            local text = size and string.format("%d bytes, but its fields say %d", used, size) or "The fields contradict each other"
             tree:add_proto_expert_info(experts.size, text)
         elseif finish > captured then
             tree:add_proto_expert_info(experts.cut)
