@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import dlcp
+from dlcp.cli.main import SUBCOMMANDS, available
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = [name for name in ("dlcp", "dssync", "softswitch", "sim", "testbed") if (ROOT / name).is_dir()]
@@ -201,11 +202,18 @@ def test_links_between_documents_lead_somewhere(path):
 
 
 @pytest.mark.parametrize("path", documents(), ids=identifier)
+def test_policies_in_documents_are_accepted(path):
+    for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        dlcp.Policy.from_dict(tomllib.loads(block), source=path.name)
+
+
+def test_every_subcommand_is_there():
+    assert set(available()) == set(SUBCOMMANDS)
+
+
+@pytest.mark.parametrize("path", documents(), ids=identifier)
 def test_commands_in_documents_exist(path):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    from dlcp.cli.main import SUBCOMMANDS, available
-
-    assert set(available()) == set(SUBCOMMANDS)
     for block in re.findall(r"^```(?:sh|console|bash)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             words = line.removeprefix("$ ").split()
