@@ -25,7 +25,7 @@ class Tail(Enum):
     NONE = "nothing"
     PAYLOAD = "elements of the message, min(stride, length - offset) bytes; nothing if trimmed"
     BITMAP = "bitmap of missing packets, packets / 8 bytes rounded up"
-    PADDING = "padding up to the field datagram"
+    PADDING = "padding up to `datagram` bytes in all"
     TEXT = "UTF-8 text up to the end of the datagram"
 
 
@@ -49,7 +49,7 @@ BODIES: Final[Mapping[PacketType, Body]] = {
     PacketType.STOP: Body(REPORT_BODY, Tail.BITMAP),
     PacketType.FEEDBACK: Body(FEEDBACK_BODY, Tail.NONE),
     PacketType.HELLO: Body(HELLO_BODY, Tail.PADDING),
-    PacketType.HELLO_ACK: Body(HELLO_BODY, Tail.PADDING),
+    PacketType.HELLO_ACK: Body(HELLO_BODY, Tail.NONE),
     PacketType.PING: Body(None, Tail.NONE),
     PacketType.ABORT: Body(ABORT_BODY, Tail.TEXT),
     PacketType.GOODBYE: Body(None, Tail.NONE),
@@ -93,8 +93,7 @@ def _tail_bytes(body: Body, rows: NDArray[np.uint8], lengths: NDArray[np.int64])
     if body.tail is Tail.BITMAP:
         return (fields["packets"].astype(np.int64) + 7) // 8
     if body.tail is Tail.PADDING:
-        datagram = fields["datagram"].astype(np.int64)
-        return np.where(datagram < fixed, -1, datagram) - fixed
+        return np.maximum(fields["datagram"].astype(np.int64) - fixed, 0)
     if body.tail is Tail.TEXT:
         return lengths - fixed
     return 0

@@ -144,8 +144,7 @@ local function expected_size(tvb, at, left)
     elseif body.tail == "bitmap" then
         return fixed + math.floor((value(tvb, at + header.bytes, record, "packets") + 7) / 8)
     elseif body.tail == "padding" then
-        local datagram = value(tvb, at + header.bytes, record, "datagram")
-        return datagram >= fixed and datagram or nil
+        return math.max(fixed, value(tvb, at + header.bytes, record, "datagram"))
     end
     return left
 end

@@ -142,8 +142,8 @@ REPORT_BODY: Final = Layout(
 HELLO_BODY: Final = Layout(
     "hello",
     [
-        Field("nonce", 64, "Echoed in the answer."),
-        Field("datagram", 16, "UDP payload bytes of this datagram, padding included: finds out what the path carries."),
+        Field("nonce", 64, "Chosen by the sender of HELLO, echoed in HELLO_ACK."),
+        Field("datagram", 16, "HELLO: padded to so many UDP payload bytes, 0: not at all; HELLO_ACK: as many as have come."),
         Field("reserved", 16, "Zero."),
         Field("reserved_tail", 32, "Zero."),
     ],

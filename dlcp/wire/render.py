@@ -20,7 +20,6 @@ from dlcp.wire.header import (
     REPORT_BODY,
     UDP_PORT,
     VERSION,
-    PacketType,
 )
 from dlcp.wire.layout import Field, Layout
 
@@ -126,7 +125,7 @@ def datagram_size(body: Body) -> str:
     open_ended = {
         Tail.PAYLOAD: f"{fixed} + min(stride, length - offset)",
         Tail.BITMAP: f"{fixed} + ceil(packets / 8)",
-        Tail.PADDING: f"`datagram`, at least {fixed}",
+        Tail.PADDING: f"max({fixed}, datagram)",
         Tail.TEXT: f"at least {fixed}",
     }
     return open_ended.get(body.tail, str(fixed))
@@ -141,14 +140,17 @@ def blocks() -> dict[str, str]:
     """Generates every block of ``docs/wire-format.md`` by name."""
     made = {"types": type_table(), "constants": f"Version {VERSION}, default UDP port {UDP_PORT}, header {HEADER_BYTES} bytes."}
     for layout in LAYOUTS:
-        tails = {body.tail for body in BODIES.values() if body.layout is layout} or {Tail.NONE}
-        tail = "body" if layout is HEADER else _TAIL_LABELS.get(next(iter(tails)), "")
+        tail = "body" if layout is HEADER else _TAIL_LABELS.get(_first_tail(layout), "")
         text = f"```text\n{diagram(layout, tail)}\n```"
         note = legend(layout)
         name = "header" if layout is HEADER else layout.name
         made[f"{name}-diagram"] = text + (f"\n\nShortened above: {note}." if note else "")
         made[f"{name}-fields"] = field_table(layout, mutability=layout is HEADER)
     return made
+
+
+def _first_tail(layout: Layout) -> Tail:
+    return next(body.tail for body in BODIES.values() if body.layout is layout)
 
 
 def refresh(text: str) -> str:
@@ -204,7 +206,7 @@ def text_table() -> str:
     for layout in LAYOUTS:
         if layout is not HEADER:
             users = [kind.name for kind, body in BODIES.items() if body.layout is layout]
-            out += ["", f"Body of {' and '.join(users)}, {layout.size} bytes, then {BODIES[PacketType[users[0]]].tail.value}", ""]
+            out += ["", f"Body of {' and '.join(users)}, {layout.size} bytes, then {_first_tail(layout).value}", ""]
         out += [diagram(layout), *([legend(layout)] if legend(layout) else []), ""]
         rows = [(f"{first // 8}.{first % 8}", str(f.bits), f.name, "*" if f.mutable else " ", f) for f, first in places(layout)]
         width = max(len(row[2]) for row in rows)

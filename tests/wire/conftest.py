@@ -55,8 +55,8 @@ def random_datagram(rng, kind):
             values |= {"packets": len(bits), "missing": int(bits.sum())}
             tail = np.packbits(bits).tobytes()
         elif layout is HELLO_BODY:
-            tail = rng.bytes(int(rng.integers(0, 400)))
-            values["datagram"] = 64 + len(tail)
+            tail = rng.bytes(int(rng.integers(0, 400))) if kind is PacketType.HELLO else b""
+            values["datagram"] = 64 + len(tail) if tail else int(rng.integers(0, 1 << 16 if kind is PacketType.HELLO_ACK else 65))
         elif layout is ABORT_BODY:
             tail = "Rang 3 schweigt — größer als erlaubt".encode()[: int(rng.integers(0, 30))]
         body = layout.encode(1, **values).tobytes() + tail
