@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Folders that hold Python, of those that exist.
-CODE := $(wildcard dlcp dssync softswitch sim testbed examples tests)
+CODE := $(wildcard dlcp dssync softswitch sim testbed examples benchmarks tests)
 PYTEST := $(BIN)/python -m pytest
 # One thread a process: the ranks and the tests are the parallelism.
 export OMP_NUM_THREADS ?= 1

@@ -49,7 +49,8 @@ def _table(value: Any, path: str, comments: bool) -> Iterator[str]:
     nested = []
     for field in dataclasses.fields(value):
         kind = field.metadata["kind"]
-        if isinstance(kind, Record) or (isinstance(kind, Items) and isinstance(kind.kind, Record)):
+        tables = isinstance(kind, Items) and isinstance(kind.kind, Record) and len(getattr(value, field.name)) > 0
+        if isinstance(kind, Record) or tables:
             nested.append(field)
             continue
         if comments:
