@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dlcp.collectives.communicator import Communicator as Communicator
-    from dlcp.collectives.communicator import Operation as Operation
-    from dlcp.collectives.communicator import Reduction as Reduction
+    from dlcp.collectives.operation import Operation as Operation
+    from dlcp.collectives.operation import Reduction as Reduction
     from dlcp.errors import ConfigError as ConfigError
     from dlcp.errors import DLCPError as DLCPError
     from dlcp.policy import Policy as Policy
@@ -24,8 +24,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Communicator": "dlcp.collectives.communicator",
-    "Operation": "dlcp.collectives.communicator",
-    "Reduction": "dlcp.collectives.communicator",
+    "Operation": "dlcp.collectives.operation",
+    "Reduction": "dlcp.collectives.operation",
     "FaultPlan": "dlcp.udp.faults",
     "FileStore": "dlcp.store",
     "MemoryStore": "dlcp.store",

@@ -88,6 +88,17 @@ class Endpoint:
         """Announces that ``peer`` will send ``message``; its packets are then placed in ``buffer`` (or one made here)."""
         self._receiver.expect(peer, message, length, buffer, now)
 
+    def expected_from(self, peer: int) -> int | None:
+        """Returns a message that ``peer`` still owes, if there is one."""
+        return self._receiver.waits_for(peer)
+
+    def drop_all(self) -> None:
+        """Forgets every message in either direction: the layer above has failed, and its buffers must not be touched again."""
+        for flow in self._core.peers.values():
+            flow.outgoing.clear()
+            flow.incoming.clear()
+        self._receiver.drop_all()
+
     def retire(self, operation: int) -> None:
         """Declares every operation up to this one over here: packets for unknown messages of it are stale."""
         self._receiver.retire(operation)
@@ -123,6 +134,11 @@ class Endpoint:
     def counters(self) -> dict[str, int]:
         """Returns packets by verdict and messages by fate."""
         return {name: count for name, count in sorted(self._core.counters.items()) if count}
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """The other ranks, ascending."""
+        return tuple(sorted(self._core.peers))
 
     def flow(self, peer: int) -> Peer:
         """Returns the state shared with ``peer``, for metrics and tests."""

@@ -1,8 +1,8 @@
 """Everything an endpoint knows about one peer: the flow towards it, and what came from it.
 
 Packets that need an answer (data, probes, pings) are numbered per flow.  A receiver reports the highest number it has seen and
-how many numbered packets came; what was passed over and is not counted is lost or late.  That is enough for congestion control and
-needs no order: in flight is what was numbered after the highest number reported.
+how many numbered packets came; what was passed over and is not counted is lost or late.  That is enough for congestion control
+and needs no order: in flight is what was numbered after the highest number reported.
 """
 
 from __future__ import annotations

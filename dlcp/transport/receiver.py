@@ -92,6 +92,12 @@ class Receiver:
                 return message
         return None
 
+    def drop_all(self) -> None:
+        """Forgets what is expected and what has come too early."""
+        self._expected.clear()
+        self._unclaimed.clear()
+        self._early_bytes = 0
+
     def retire(self, operation: int) -> None:
         """Declares every operation up to this one over: what still comes for it is stale."""
         self._retired = operation

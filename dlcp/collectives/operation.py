@@ -1,0 +1,90 @@
+"""What a caller holds while a collective runs, and what it gets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlcp.errors import OperationTimeoutError
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """Result of a collective.
+
+    Attributes:
+        output: The reduced array, in the shape of the input.
+        lost: ``int64[k, 2]``, element ranges ``[start, stop)`` of the flat array that did not arrive anywhere, ascending and
+            disjoint: this rank's own contribution, or in a ring the partial sums it sent.
+        residual: What those ranges held when they were sent, concatenated; adding it to the next contribution conserves mass.
+    """
+
+    output: NDArray[Any]
+    lost: NDArray[np.int64]
+    residual: NDArray[Any]
+
+
+class Operation:
+    """A collective in progress; all methods may be called from any thread."""
+
+    def __init__(self, description: str) -> None:
+        self.description = description
+        self._finished = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[Operation], None]] = []
+        self._result: Reduction | None = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._finished.is_set()
+
+    def wait(self, timeout: float | None = None) -> Reduction:
+        """Waits for the end.
+
+        Args:
+            timeout: Seconds; None relies on the policy's own timeouts, which end every operation.
+
+        Raises:
+            DLCPError: Whatever ended the operation.
+            OperationTimeoutError: ``timeout`` is over; the operation goes on.
+        """
+        if not self._finished.wait(timeout):
+            raise OperationTimeoutError(f"{self.description} has not finished within {timeout} s")
+        return self.result()
+
+    def result(self) -> Reduction:
+        """Returns the result of an ended operation, or raises what ended it."""
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise RuntimeError(f"{self.description} has not ended")
+        return self._result
+
+    def exception(self) -> BaseException | None:
+        """Returns what ended it, or None if it ended well or has not ended."""
+        return self._error
+
+    def add_done_callback(self, function: Callable[[Operation], None]) -> None:
+        """Calls ``function(self)`` at the end, in the I/O thread, or now if it has ended; it must not block or raise."""
+        with self._lock:
+            if not self._finished.is_set():
+                self._callbacks.append(function)
+                return
+        function(self)
+
+    def finish(self, result: Reduction | None, error: BaseException | None = None) -> None:
+        """Ends the operation; a second end is ignored."""
+        with self._lock:
+            if self._finished.is_set():
+                return
+            self._result, self._error = result, error
+            self._finished.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for function in callbacks:
+            function(self)
