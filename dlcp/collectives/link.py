@@ -92,7 +92,7 @@ class Link:
             self.engine = Engine(rank, policy, endpoint, on_reached=self._on_reached)
             if serve is not None:
                 self.engine.serve = lambda event: serve(self.engine, event)
-            self.thread = IOThread(self._wrap(faults), self.engine, name=f"dlcp-io-{rank}")
+            self.thread = IOThread(self._wrap(faults, rank), self.engine, name=f"dlcp-io-{rank}")
         except BaseException:
             self._port.close()
             raise
@@ -103,7 +103,7 @@ class Link:
             self._stop()
             raise
 
-    def _wrap(self, faults: FaultPlan | None) -> Any:
+    def _wrap(self, faults: FaultPlan | None, rank: int) -> Any:
         if faults is None:
             return self._port
         from dlcp.udp.inject import FaultyPort
