@@ -1,8 +1,8 @@
 """What the UDP shell costs per datagram, for every way the kernel lets it send and receive.
 
-One process sends a batch over the loopback and then receives it, alternately, so that both directions are measured alone and do not
-share a core.  On the loopback the sender's system call also pays for the kernel's receive path.  All ways are interleaved round by
-round, so that other load on the machine hits them alike; the figures are medians over rounds.
+One process sends a batch over the loopback and then receives it, alternately, so that both directions are measured alone and do
+not share a core.  On the loopback the sender's system call also pays for the kernel's receive path.  All ways are interleaved,
+round by round, so that other load on the machine hits them alike; the figures are medians over rounds.
 
     python benchmarks/bench_udp.py [--rounds 200] [--packets 512] [--burst 64] [--payload 1400 8900] [--json]
 """
@@ -32,11 +32,11 @@ def sending(found: Capabilities) -> dict[str, Capabilities]:
         "sendmmsg, ToS on socket": replace(base, segmentation=False, max_segments=1, tos_cmsg=False),
         "sendmsg": replace(base, segmentation=False, max_segments=1, sendmmsg=False),
     }
-    return {name: way for name, way in ways.items() if not (way.segmentation > found.segmentation or way.sendmmsg > found.sendmmsg)}
+    return {name: way for name, way in ways.items() if way.segmentation <= found.segmentation and way.sendmmsg <= found.sendmmsg}
 
 
 def receiving(found: Capabilities) -> dict[str, Capabilities]:
-    ways = {
+    return {
         "recvmmsg + GRO": found,
         "recvmsg + GRO": replace(found, recvmmsg=False),
         "recvmmsg": replace(found, receive_offload=False),
@@ -44,7 +44,6 @@ def receiving(found: Capabilities) -> dict[str, Capabilities]:
         "recvmsg": replace(found, receive_offload=False, recvmmsg=False),
         "recv_into": replace(found, receive_offload=False, recvmmsg=False, recv_tos=False),
     }
-    return ways
 
 
 def make_bursts(packets: int, burst: int, size: int) -> list[Burst]:
@@ -70,7 +69,7 @@ class Pair:
         self.lost = 0
 
     def round(self, bursts: list[Burst], packets: int) -> None:
-        left, start, clock = bursts, time.perf_counter(), time.thread_time()
+        left, clock = bursts, time.thread_time()
         while left:
             left = left[self.sender.send(left) :]
         sent = time.thread_time() - clock
@@ -79,7 +78,6 @@ class Pair:
         while frames := self.receiver.receive():
             got += sum(len(frame.lengths) for frame in frames)
         received = time.thread_time() - clock
-        del start
         self.tx.append(sent / packets * 1e6)
         self.rx.append(received / max(got, 1) * 1e6)
         self.lost += packets - got
@@ -107,7 +105,8 @@ def main() -> None:
         pairs = {f"send: {name}": Pair(way, best_receive, datagram) for name, way in sending(found).items()}
         pairs |= {f"receive: {name}": Pair(best_send, way, datagram) for name, way in receiving(found).items()}
         plain = replace(found, segmentation=False, max_segments=1)
-        pairs["receive: recvmmsg + GRO of single datagrams"] = Pair(plain, found, datagram)
+        pairs["singles: recvmmsg + GRO"] = Pair(plain, found, datagram)
+        pairs["singles: recvmmsg"] = Pair(plain, replace(found, receive_offload=False), datagram)
         for _ in range(arguments.rounds):
             for pair in pairs.values():
                 pair.round(bursts, arguments.packets)
@@ -123,9 +122,7 @@ def main() -> None:
     print(found)
     print(f"{'payload':>7}  {'way':<44}{'tx µs':>8}{'rx µs':>8}{'Gbit/s per core':>17}{'lost':>7}")
     for row in results:
-        print(
-            f"{row['payload']:>7}  {row['way']:<44}{row['tx_us']:>8.3f}{row['rx_us']:>8.3f}{row['gbit_per_core']:>17.1f}{row['lost']:>7}"
-        )
+        print("{payload:>7}  {way:<44}{tx_us:>8.3f}{rx_us:>8.3f}{gbit_per_core:>17.1f}{lost:>7}".format(**row))
 
 
 if __name__ == "__main__":
