@@ -140,14 +140,25 @@ class ResidualStore:
             ValueError: ``flat`` is not a vector of those dtypes or has another size than the tensor had.  Nothing has changed.
         """
         _check_flat(key, flat)
+        entry = self.take(key, flat.size)
+        if entry is None:
+            return 0
+        add_ranges(flat, entry.ranges, entry.values)
+        return entry.values.size
+
+    def take(self, key: Hashable, size: int) -> Residual | None:
+        """Returns what a tensor of ``size`` elements owes and forgets the debt: whoever takes it adds it elsewhere.
+
+        Raises:
+            ValueError: The tensor had another size.  Nothing has changed.
+        """
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
-                return 0
-            _check_size(key, entry, flat.size)
+                return None
+            _check_size(key, entry, size)
             del self._entries[key]
-        add_ranges(flat, entry.ranges, entry.values)
-        return entry.values.size
+            return entry
 
     def scale(self, factor: float) -> None:
         """Multiplies all residuals, for example by the change of a mixed-precision loss scale.

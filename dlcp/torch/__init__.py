@@ -1,0 +1,7 @@
+"""DLCP under PyTorch's DistributedDataParallel."""
+
+from dlcp.torch.compress import bf16_compress_wrapper, fp16_compress_wrapper
+from dlcp.torch.hook import dlcp_hook
+from dlcp.torch.state import DLCPState
+
+__all__ = ["DLCPState", "bf16_compress_wrapper", "dlcp_hook", "fp16_compress_wrapper"]

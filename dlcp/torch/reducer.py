@@ -1,0 +1,266 @@
+"""Buckets under way: from DDP's hook to the communicator and back.
+
+Theory of operation.  DDP calls the hook once for each bucket of a backward pass, in the order of the buckets, from the thread
+that runs that pass.  The hook starts a reduction and returns a future; the communicator's I/O thread completes it.
+
+* *Errors.*  A future can carry a tensor to DDP, but not an exception: its type is lost on the way.  So nobody relies on that:
+  with the last bucket the reducer asks autograd to call it back at the end of the pass, before DDP itself waits for the futures.
+  There it waits for all reductions and raises the first error as it is, out of ``loss.backward()``.
+* *Undo.*  Residuals are taken out and recorded while a pass runs.  If the pass fails they are put back to where they were before
+  it, which is where the parameters are, too.
+* *Memory.*  A contribution is a copy, and ``max_in_flight`` bounds how many there are; a further bucket waits in the hook.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dlcp.collectives.communicator import Communicator
+from dlcp.collectives.operation import Operation, Reduction
+from dlcp.collectives.ranges import split_ranges
+from dlcp.collectives.residual import ResidualStore
+from dlcp.errors import DLCPError, RemoteError
+from dlcp.torch.c10d import GradBucket
+from dlcp.torch.layout import BucketLayout, LayerClasses, ParameterNames
+from dlcp.torch.staging import Stage, Staged, stage_for
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One bucket under way."""
+
+    layout: BucketLayout
+    stage: Stage
+    staged: Staged
+    future: torch.futures.Future[Tensor]
+
+
+class Reducer:
+    """Reduces the buckets of one model over one communicator.
+
+    Args:
+        communicator: Carries the gradients.
+        residuals: What is owed.
+        names: Names of the parameters.
+        classes: Their classes.
+        max_in_flight: Buckets that may be under way at once.
+        began: Called at the start of each pass.
+        ended: Called at the end of each pass that went well.
+
+    Attributes:
+        error: What ended the work, or None.
+        may_skip: Whether a parameter whose gradient is zero everywhere may be one that no rank has used.
+        counts: Buckets, elements and packets so far, and the seconds spent in the hook.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        residuals: ResidualStore,
+        names: ParameterNames,
+        classes: LayerClasses,
+        *,
+        max_in_flight: int,
+        began: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.communicator = communicator
+        self.error: BaseException | None = None
+        self.may_skip = True
+        self.counts: dict[str, Any] = {
+            "buckets": 0,
+            "elements": 0,
+            "packets": 0,
+            "protected_packets": 0,
+            "lost_elements": 0,
+            "lost_l1": 0.0,
+            "seconds": 0.0,
+        }
+        self._residuals = residuals
+        self._names = names
+        self._classes = classes
+        self._max_in_flight = max_in_flight
+        self._began = began
+        self._ended = ended
+        # Reentrant: a reduction that has ended already calls back from within the hook.
+        self._changed = threading.Condition(threading.RLock())
+        self._in_flight = 0
+        self._before_pass = residuals.snapshot()
+        self._layouts: dict[tuple[int, ...], BucketLayout] = {}
+        self._stages: dict[torch.device, Stage] = {}
+        self._largest = 0
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """Starts the reduction of a bucket.
+
+        Returns:
+            A future of the bucket's own buffer, holding the mean over all ranks.
+
+        Raises:
+            DLCPError: The bucket cannot be reduced, or an earlier reduction has failed.  All ranks are told.
+        """
+        self.check()
+        begin = time.perf_counter()
+        try:
+            return self._reduce(bucket)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            self.counts["seconds"] += time.perf_counter() - begin
+
+    def check(self) -> None:
+        """Raises what has ended the work, if anything has."""
+        if self.error is not None:
+            raise self.error
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the work on all ranks, unless it has ended."""
+        with self._changed:
+            if self.error is not None:
+                return
+            self.error = error
+            self._residuals.restore(self._before_pass)
+            self._changed.notify_all()
+        if isinstance(error, RemoteError):
+            return  # the others have been told by the rank that failed
+        try:
+            self.communicator.abort(f"{type(error).__name__}: {error}")
+        except DLCPError as also:
+            _log.debug("abort after %r: %r", error, also)
+
+    def close(self) -> None:
+        """Ends background threads."""
+        for stage in self._stages.values():
+            stage.close()
+
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        if bucket.index() == 0:  # DDP launches buckets in the order of their index, so this is a new pass
+            with self._changed:
+                self._before_pass = self._residuals.snapshot()
+                self._largest = 0
+            self._began()
+        buffer = bucket.buffer()
+        layout = self._layout(bucket.parameters())
+        layout.check(buffer)
+        self._classes.observe(layout, bucket.is_last())
+        with self._changed:
+            self._changed.wait_for(lambda: self._in_flight < self._max_in_flight or self.error is not None)
+            self.check()
+            self._in_flight += 1
+        try:
+            flight = self._load(buffer, layout)
+        except BaseException:
+            self._land()
+            raise
+        flight.stage.launch(lambda: self._start(flight))
+        # Without a node that is being evaluated this is called not from within the pass but after it: by DDP with a static graph,
+        # which waits for the future at once and so leaves no later moment for an error.
+        if torch._C._current_autograd_node() is None:
+            self._join(bucket.is_last())
+        elif bucket.is_last():
+            # DDP queues its own callback, the one that waits for futures, only after it has launched the last bucket.
+            torch.autograd.Variable._execution_engine.queue_callback(self._join)
+        return flight.future
+
+    def _load(self, buffer: Tensor, layout: BucketLayout) -> _Flight:
+        stage = self._stages.get(buffer.device)
+        if stage is None:
+            stage = self._stages[buffer.device] = stage_for(buffer.device)
+
+        def tag(work: Tensor) -> Tensor:
+            width = self.communicator.elements_per_packet(np.dtype(str(work.dtype).removeprefix("torch.")))
+            return layout.tags(work, width, self._classes, self.communicator.policy)
+
+        staged = stage.load(buffer, layout, self._residuals, self.may_skip, tag)
+        self._largest = max(self._largest, staged.contribution.nbytes)
+        return _Flight(layout, stage, staged, stage.future())
+
+    def _layout(self, parameters: list[Tensor]) -> BucketLayout:
+        key = tuple(map(id, parameters))
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._layouts[key] = BucketLayout(parameters, self._names)
+        return layout
+
+    def _join(self, end: bool = True) -> None:
+        """Waits for all reductions under way; raises the error of any."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._in_flight == 0)
+            self.check()
+            if end:  # what fails from now on is no longer this pass
+                self._before_pass = self._residuals.snapshot()
+        if end:
+            for stage in self._stages.values():
+                stage.pool.trim(self._largest)
+            self._ended()
+
+    # What follows may run in other threads and raises nothing, for there would be nobody to raise to.
+
+    def _start(self, flight: _Flight) -> None:
+        staged = flight.staged
+        try:
+            staged.ready()
+            self.counts["buckets"] += 1
+            self.counts["elements"] += staged.contribution.size
+            self.counts["packets"] += staged.tags.size
+            self.counts["protected_packets"] += int(np.count_nonzero(staged.tags & 1))
+            operation = self.communicator.allreduce_async(staged.contribution, op="mean", tags=staged.tags, out=staged.result)
+        except BaseException as error:
+            self._crash(flight, error)
+            return
+        operation.add_done_callback(lambda ended: self._finish(flight, ended))
+
+    def _finish(self, flight: _Flight, operation: Operation) -> None:
+        try:
+            reduction = operation.result()
+            with self._changed:
+                if self.error is None:
+                    self._record(flight.layout, reduction)
+            flight.stage.deliver(flight.staged, flight.future)
+        except BaseException as error:
+            self._crash(flight, error)
+        else:
+            self._land()
+
+    def _crash(self, flight: _Flight, error: BaseException) -> None:
+        try:
+            self.fail(error)
+            if not flight.future.done():
+                # DDP would call this a failed cast, but the end of the pass speaks first.  Wrappers do see it.
+                flight.future.set_exception(error)  # type: ignore[arg-type]
+        finally:
+            self._land()
+
+    def _land(self) -> None:
+        with self._changed:
+            self._in_flight -= 1
+            self._changed.notify_all()
+
+    def _record(self, layout: BucketLayout, reduction: Reduction) -> None:
+        pieces, owners = split_ranges(reduction.lost, layout.edges)
+        if len(pieces) == 0:
+            return
+        self.counts["lost_elements"] += reduction.residual.size
+        self.counts["lost_l1"] += float(np.abs(reduction.residual[np.isfinite(reduction.residual)]).sum(dtype=np.float64))
+        if self.communicator.policy.loss.compensation != "error-feedback":
+            return
+        # Pieces ascend, so that those of one parameter are neighbours, and so are their values.
+        offsets = np.concatenate([[0], np.cumsum(pieces[:, 1] - pieces[:, 0])])
+        firsts = np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]])).tolist()
+        for first, stop in zip(firsts, [*firsts[1:], len(owners)], strict=True):
+            parameter = int(owners[first])
+            size = int(layout.edges[parameter + 1] - layout.edges[parameter])
+            values = reduction.residual[offsets[first] : offsets[stop]]
+            self._residuals.record_values(layout.names[parameter], size, pieces[first:stop], values)
