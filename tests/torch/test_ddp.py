@@ -34,21 +34,19 @@ class Net(nn.Module):
         return self.head(y)
 
 
-def train(rank, steps, model, *, no_sync=False, dtype=torch.float32, before=None):
-    """Trains on data of this rank; returns digests of parameters after each step, as raw bytes."""
+def train(rank, steps, model, *, no_sync=False, dtype=torch.float32):
+    """Trains on data of this rank, with no_sync accumulating over three steps; returns the parameters after each."""
     generator = torch.Generator().manual_seed(100 + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     trace = []
     for step in range(steps):
-        optimizer.zero_grad()
-        if before is not None:
-            before(step)
-        skip = model.no_sync() if no_sync and step % 3 != 2 else contextlib.nullcontext()
+        accumulate = no_sync and step % 3 != 2
         x = torch.randn(16, 30, generator=generator, dtype=dtype)
-        with skip:
+        with model.no_sync() if accumulate else contextlib.nullcontext():
             model(x, step).square().mean().backward()
-        if not (no_sync and step % 3 != 2):
+        if not accumulate:
             optimizer.step()
+            optimizer.zero_grad()
         trace.append(torch.cat([p.detach().double().ravel() for p in model.parameters()]))
     return trace
 
