@@ -94,30 +94,38 @@ def udp() -> Iterator[Check]:
     yield check(
         "segmentation",
         "Segmentation offload (UDP_SEGMENT)",
-        "sending costs about 15 times the CPU; sendmmsg is used instead",
+        "cheap sending; sendmmsg is used instead, at about 15 times the CPU",
         newer.format("4.18"),
         segments,
     )
     yield check(
         "receive_offload",
         "Receive offload (UDP_GRO)",
-        "receiving costs about 10 times the CPU; recvmmsg is used instead",
+        "cheap receiving; recvmmsg is used instead, at about 10 times the CPU",
         newer.format("5.0"),
     )
-    yield check("sendmmsg", "Several datagrams a call (sendmmsg)", "one system call for every datagram sent", newer.format("3.0"))
     yield check(
-        "recvmmsg", "Several datagrams a call (recvmmsg)", "one system call for every datagram received", newer.format("2.6.33")
+        "sendmmsg",
+        "Several datagrams a call (sendmmsg)",
+        "batched sending; every datagram takes a system call",
+        newer.format("3.0"),
+    )
+    yield check(
+        "recvmmsg",
+        "Several datagrams a call (recvmmsg)",
+        "batched receiving; every datagram takes a system call",
+        newer.format("2.6.33"),
     )
     yield check(
         "tos_cmsg",
         "ToS for each call (IP_TOS control message)",
-        "another system call whenever class or protection changes",
+        "a ToS of its own for each batch; every change of class or protection takes one more system call",
         newer.format("3.13"),
     )
     yield check(
         "recv_tos",
         "ToS of what arrives (IP_RECVTOS)",
-        'congestion marks (ECN) stay unseen: dctcp sees losses only; choose congestion.algorithm = "delay"',
+        'congestion marks (ECN); dctcp sees losses only, so choose congestion.algorithm = "delay"',
         newer.format("2.2"),
     )
 
@@ -131,9 +139,9 @@ def buffers() -> Iterator[Check]:
             socket.SO_RCVBUF,
             _SO_RCVBUFFORCE,
             "rmem_max",
-            "bursts overflow the socket and are lost above some 200 Mbit/s",
+            "room for bursts; above some 200 Mbit/s they overflow and packets are lost",
         ),
-        ("send", socket.SO_SNDBUF, _SO_SNDBUFFORCE, "wmem_max", "the sender wakes up more often"),
+        ("send", socket.SO_SNDBUF, _SO_SNDBUFFORCE, "wmem_max", "room for a whole batch; the sender wakes up more often"),
     )
     wanted = {"receive": memory.receive_buffer_bytes, "send": memory.receive_buffer_bytes // 4}
     for name, option, force, limit, lost in rows:
@@ -157,11 +165,11 @@ def buffers() -> Iterator[Check]:
 def rights() -> Iterator[Check]:
     """Looks at the user and the effective capabilities of this process."""
     user = os.geteuid()
-    yield Check("root", "Rights", "Root", user == 0, f"user id {user}", "no emulated networks, no captures", "run with sudo")
+    yield Check("root", "Rights", "Root", user == 0, f"user id {user}", "emulated networks and captures", "run with sudo")
     effective = _effective_capabilities()
     lost = {
-        "CAP_NET_ADMIN": "no namespaces or queues, and socket buffers only up to the system's limit",
-        "CAP_NET_RAW": "no captures and no userspace switch",
+        "CAP_NET_ADMIN": "namespaces and queues, and socket buffers beyond the system's limit",
+        "CAP_NET_RAW": "captures and userspace switches",
     }
     for name, bit in _CAPABILITIES.items():
         has = bool(effective >> bit & 1)
@@ -196,7 +204,7 @@ def tcp() -> Iterator[Check]:
         "TCP BBR",
         "bbr" in names,
         "available: " + (", ".join(names) or "unknown"),
-        "comparisons with gloo under random loss lack its strongest form",
+        "gloo's strongest form in comparisons under random loss",
         "modprobe tcp_bbr (kernel option TCP_CONG_BBR)",
     )
 
@@ -258,7 +266,7 @@ def packages() -> Iterator[Check]:
 
 
 def _cuda() -> Check:
-    lost = "gradients are tagged and packed on the CPU"
+    lost = "tagging and packing on a GPU; the CPU does it"
     remedy = "a CUDA build of torch and an NVIDIA driver"
     try:
         import torch

@@ -49,7 +49,7 @@ def network() -> Iterator[Check]:
             "Network namespaces",
             made,
             failure or "made one and removed it",
-            "no emulated networks on this host",
+            "emulated networks on this host",
             "run as root, with iproute2 installed and kernel option NET_NS",
         )
         pairs = (
@@ -64,7 +64,7 @@ def network() -> Iterator[Check]:
                 what,
                 ok,
                 detail,
-                "no emulated networks on this host",
+                "emulated networks on this host",
                 f"kernel option {option}, as root",
             )
         for kind, arguments, lost, module in _QDISCS:

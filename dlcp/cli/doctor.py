@@ -106,18 +106,17 @@ def _print_table(checks: Sequence[Check], total: int, missing: int) -> None:
         title=f"dlcp {about['dlcp']} on {about['system']} {about['kernel']}, {about['cpus']} CPUs", title_justify="left"
     )
     table.add_column("")
-    table.add_column("what", overflow="fold")
+    table.add_column("what", overflow="fold", max_width=44)
     table.add_column("found", overflow="fold")
-    table.add_column("without it", overflow="fold")
-    table.add_column("how to get it", overflow="fold")
     group = ""
     for check in checks:
         if check.group != group:
             group = check.group
             table.add_section()
-            table.add_row("", f"[bold]{group}[/bold]", "", "", "")
-        mark = "[green]ok[/green]" if check.ok else "[yellow]missing[/yellow]"
-        rest = ("", "") if check.ok else (escape(check.lost), escape(check.remedy))
-        table.add_row(mark, escape(check.what), escape(check.detail), *rest)
+            table.add_row("", f"[bold]{group}[/bold]", "")
+        found = escape(check.detail)
+        if not check.ok:
+            found += f"\n[dim]lost:[/dim] {escape(check.lost)}\n[dim]to get it:[/dim] {escape(check.remedy)}"
+        table.add_row("[green]ok[/green]" if check.ok else "[yellow]missing[/yellow]", escape(check.what), found)
     console.print(table)
     console.print(f"{total - missing} of {total} available; DLCP runs in any case, the table says what it does without the rest.")
