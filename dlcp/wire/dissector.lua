@@ -361,7 +361,10 @@ local function dissect_one(tvb, root, at, left)
         if captured > pos and finish > pos then
             tree:add(extra.trailing, tvb(pos, math.min(finish, captured) - pos))
         end
-        if size == nil or size ~= used then
+        if size and size < used and captured < finish and captured < at + size + header.bytes then
+            -- Whether another datagram follows in this burst was not captured.
+            tree:add_proto_expert_info(experts.cut)
+        elseif size == nil or size ~= used then
             local text = size and string.format("%d bytes, but its fields say %d", used, size) or "The fields contradict each other"
             tree:add_proto_expert_info(experts.size, text)
         elseif finish > captured then

@@ -267,6 +267,16 @@ class TestTrouble:
         assert all(row["dlcp.expert.cut"] for row in rows)
         assert not any(row[f"dlcp.expert.{name}"] for row in rows for name in ("short", "body", "size"))
 
+    def test_a_burst_whose_end_was_not_captured(self, tshark, wire, tmp_path):
+        packets = [codec.encode_headers(1, length=80, stride=40, offset=k * 40).tobytes() + bytes(40) for k in range(2)]
+        whole = wire.frame(b"".join(packets))
+        cut = [whole[:size] for size in range(42 + HEADER_BYTES, len(whole))]
+        capture = wire.pcap(tmp_path / "burst.pcap", cut, [len(whole)] * len(cut))
+        rows = tshark.fields(capture, "dlcp.offset", "dlcp.expert.cut", "dlcp.expert.size", *FAULTS)
+        assert_unharmed(rows)
+        assert all(row["dlcp.expert.cut"] and not row["dlcp.expert.size"] for row in rows)
+        assert [len(row["dlcp.offset"]) for row in rows] == [1 if len(c) < 42 + 88 + HEADER_BYTES else 2 for c in cut]
+
     def test_no_bytes_whatever_make_it_fail(self, tshark, wire, tmp_path):
         """Cut everywhere, random, with single bytes changed under a mended check, and glued together."""
         rng = np.random.default_rng(11)
