@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from tests.torch.ranks import run_ranks
 
 from dlcp.policy import Policy
-from dlcp.torch import DLCPState, dlcp_hook
+from dlcp.torch import DLCPState
+from tests.torch.ranks import run_ranks
 
 RELIABLE = {"loss": {"push": 0.0}, "timeouts": {"peer_s": 5.0, "connect_s": 20.0}}
 
