@@ -25,7 +25,6 @@ class PortCounters:
         bytes_received: Their UDP payload bytes.
         receive_calls: System calls that received.
         batches_received: Messages that the kernel had aggregated (UDP_GRO).
-        receive_truncated: Datagrams longer than a slot of the receive buffer; dropped.
         receive_errors: Errors that a receive call reported instead of a datagram.
     """
 
@@ -39,7 +38,6 @@ class PortCounters:
     bytes_received: int = 0
     receive_calls: int = 0
     batches_received: int = 0
-    receive_truncated: int = 0
     receive_errors: int = 0
 
     def snapshot(self) -> dict[str, int]:

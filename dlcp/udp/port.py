@@ -14,7 +14,7 @@ from dlcp.udp.interface import mtu_of, path_mtu
 from dlcp.udp.metrics import PortCounters
 from dlcp.udp.peers import PeerTable, resolve
 from dlcp.udp.probe import Capabilities, probe
-from dlcp.udp.recv import MAX_DATAGRAM, Receiver
+from dlcp.udp.recv import Receiver
 from dlcp.udp.send import PlainSender, Sender
 from dlcp.udp.syscalls import (
     IP_MTU_DISCOVER,
@@ -32,6 +32,8 @@ from dlcp.udp.syscalls import (
 
 RECEIVE_BUFFER_BYTES: Final = 16 << 20
 SEND_BUFFER_BYTES: Final = 2 << 20
+JUMBO_MTU: Final = 9000
+"""Largest MTU that a policy takes without being told to."""
 
 
 class DatagramPort:
@@ -45,8 +47,8 @@ class DatagramPort:
         port: Local port; 0 lets the kernel choose.
         receive_buffer_bytes: Wanted size of the kernel's receive queue; see :attr:`receive_buffer` for what was granted.
         send_buffer_bytes: Wanted size of the kernel's send queue.
-        datagram_bytes: UDP payload bytes of the longest datagram expected.  A value near the truth makes receiving without
-            offload kinder to the caches.
+        datagram_bytes: UDP payload bytes of the longest datagram expected; None: the interface's MTU, at most 9000.  Longer ones
+            are received too; a value near the truth is kind to the caches.
         capabilities: What to use of the kernel; None: everything that :func:`~dlcp.udp.probe.probe` finds.
 
     Attributes:
@@ -67,7 +69,7 @@ class DatagramPort:
         *,
         receive_buffer_bytes: int = RECEIVE_BUFFER_BYTES,
         send_buffer_bytes: int = SEND_BUFFER_BYTES,
-        datagram_bytes: int = MAX_DATAGRAM,
+        datagram_bytes: int | None = None,
         capabilities: Capabilities | None = None,
     ) -> None:
         self._socket, self._family = _bind(host, port)
@@ -81,7 +83,8 @@ class DatagramPort:
             self._configure(receive_buffer_bytes, send_buffer_bytes)
             self._peers = PeerTable(self._family)
             self._sender = self._make_sender()
-            self._receiver = Receiver(self._socket, self._family, self.capabilities, datagram_bytes, self._counters)
+            expected = min(self.mtu, JUMBO_MTU) if datagram_bytes is None else datagram_bytes
+            self._receiver = Receiver(self._socket, self._family, self.capabilities, expected, self._counters)
         except BaseException:
             self._socket.close()
             raise

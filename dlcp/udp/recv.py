@@ -2,14 +2,15 @@
 
 All ways fill slots that are allocated once, and :class:`Frames` are views of the slots.
 
-* Without receive offload a slot holds one datagram, and all that came make one ``Frames``.
-* With it a slot holds one datagram, or many of equal length but the last; such a slot is a ``Frames`` of its own, a run of slots
-  with single datagrams is one together.  The views of a slot depend only on how it is filled, and senders fill slots alike, so
-  they are kept and reused: in a steady stream a slot costs one dictionary lookup.
+* Where nothing is aggregated a slot holds one datagram, and all that came make one ``Frames``.
+* With receive offload a slot may hold many datagrams of equal length but the last; such a slot is a ``Frames`` of its own, a run
+  of slots with single datagrams is one together.  The views of a slot depend only on how it is filled, and senders fill slots
+  alike, so they are kept and reused: in a steady stream a slot costs one dictionary lookup.
 
 Whether the kernel aggregates is a matter of the path: it does on the loopback and behind many network cards, not behind a bridge.
-Slots of 64 KB for single datagrams are hard on caches and address translation, so as long as nothing is aggregated the receiver
-uses dense slots, of which a surprising aggregate spills into a second array and is put together by a copy.
+Slots of 64 KB for single datagrams are hard on caches and address translation.  So as long as nothing is aggregated the receiver
+uses dense slots.  What is longer than such a slot, an aggregate or an unexpectedly long datagram, spills into a second array and
+is put together by a copy; then the slots are changed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Receiver:
         sock: Non-blocking; offload and ToS are already switched on.
         family: Address family.
         capabilities: What to use.
-        datagram_bytes: UDP payload bytes of the longest datagram expected; longer ones are dropped and counted.
+        datagram_bytes: UDP payload bytes of the longest datagram expected; longer ones are received too, at the cost of a copy.
         counters: Where to count.
     """
 
@@ -62,21 +63,28 @@ class Receiver:
         self._tos_kind = tos_option(family)
         self._tos_name = "int" if family == socket.AF_INET6 else "byte"
         self._batched = capabilities.recvmmsg
-        room = min(datagram_bytes, MAX_DATAGRAM)
-        cells = int(self._offload) + int(self._tos)
-        count = max(64, min(512, _BATCH_BYTES // room))
+        self._cells = int(self._offload) + int(self._tos)
+        self._wide: Slots | None = None
         self._dense: Slots | None = None
-        if not self._offload:
-            self._slots = self._wide = Slots(count, room, room, cells)
+        if not self._batched and not self._cells:
+            # recv_into() takes one buffer only.
+            self._slots = Slots(_SINGLES, MAX_DATAGRAM, MAX_DATAGRAM, 0)
+        elif not self._offload:
+            self._slots = self._make_dense(datagram_bytes)
         else:
             # The last row of an aggregate is as wide as the others though it may hold a single byte, so a view can reach beyond
             # the bytes received by almost one row, and two rows are enough to aggregate.
-            self._slots = self._wide = Slots(_SINGLES, MAX_DATAGRAM, 2 * MAX_DATAGRAM, cells)
-            if room <= _DENSE_BYTES:
-                self._dense = Slots(min(count, _SPILLING), room, room, cells, MAX_DATAGRAM)
+            self._slots = self._wide = Slots(_SINGLES, MAX_DATAGRAM, 2 * MAX_DATAGRAM, self._cells)
+            if datagram_bytes <= _DENSE_BYTES:
+                self._dense = self._make_dense(datagram_bytes)
         self._wanted = self._slots.count
         self._singles = 0
         self._known: dict[tuple[int, int, bytes], Frames] = {}
+
+    def _make_dense(self, room: int) -> Slots:
+        room = max(1, min(room, MAX_DATAGRAM))
+        count = max(64, min(512, _BATCH_BYTES // room))
+        return Slots(min(count, _SPILLING) if self._offload else count, room, room, self._cells, MAX_DATAGRAM - room)
 
     def close(self) -> None:
         """Forgets the descriptor, whose number the process may give to another file."""
@@ -92,10 +100,9 @@ class Receiver:
         if not count:
             return []
         aggregated = self._offload and bool((slots.control["type"][:count] == UDP_GRO).any())
-        if slots.overflow and int(slots.lengths[:count].max()) > slots.room:
-            self._drop_long(slots, count)
+        spilled = slots.overflow > 0 and int(slots.lengths[:count].max()) > slots.room
         counters.bytes_received += int(slots.lengths[:count].sum())
-        if aggregated:
+        if aggregated or spilled:
             frames = self._split(slots, count)
         else:
             counters.packets_received += count
@@ -103,26 +110,27 @@ class Receiver:
             ecn = (slots.control[self._tos_name][:count, 0] & 3).astype(np.uint8) if self._tos else np.zeros(count, np.uint8)
             frames = [Frames(slots.buffer[:count], slots.lengths[:count].copy(), ecn)]
         slots.control[:count] = 0
-        if self._offload:
-            self._adapt(aggregated, count)
+        if self._wide is not None:
+            self._adapt(self._wide, aggregated, spilled, count)
+        elif spilled:
+            # The frames handed out keep the old slots alive.
+            self._slots = self._make_dense(_DENSE_BYTES if slots.room < _DENSE_BYTES else MAX_DATAGRAM)
+            self._wanted = self._slots.count
         return frames
 
-    def _adapt(self, aggregated: bool, count: int) -> None:
-        if aggregated:
+    def _adapt(self, wide: Slots, aggregated: bool, spilled: bool, count: int) -> None:
+        if aggregated or spilled:
+            if not aggregated:
+                # Single datagrams longer than expected.
+                self._dense = None
             self._singles = 0
             # Full slots of 64 KB: fewer of them stay in the processor's cache until they are read.
-            self._slots, self._wanted = self._wide, _AGGREGATES
+            self._slots, self._wanted = wide, _AGGREGATES
             return
         self._singles += count
         if self._dense is not None and self._singles >= _PATIENCE:
             self._slots = self._dense
         self._wanted = self._slots.count
-
-    def _drop_long(self, slots: Slots, count: int) -> None:
-        """Drops single datagrams that spilled out of dense slots; the cost of an aggregate that did is paid when it is copied."""
-        single = (slots.control["type"][:count] != UDP_GRO).all(axis=1)
-        for slot in np.flatnonzero(single & (slots.lengths[:count] > slots.room)).tolist():
-            slots.drop(slot, self._counters)
 
     def _parse(self, control: bytes) -> tuple[int, int]:
         """Reads (bytes of a segment, 0 if not aggregated; ECN) from the control messages of one slot."""
@@ -157,9 +165,7 @@ class Receiver:
                     known[key] = frames
             rows = len(frames.lengths)
             packets += rows
-            if rows == 1:
-                if length > slots.room:
-                    slots.drop(slot, self._counters)
+            if rows == 1 and length <= slots.room:
                 if first < 0:
                     first = slot
                 singles.append(frames.ecn)
@@ -167,7 +173,7 @@ class Receiver:
             if first >= 0:
                 result.append(_run(slots, first, singles))
                 first, singles = -1, []
-            batches += 1
+            batches += rows > 1
             result.append(frames)
         if first >= 0:
             result.append(_run(slots, first, singles))

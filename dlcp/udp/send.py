@@ -91,29 +91,6 @@ class Sender:
         """
         raise NotImplementedError
 
-    def _per_message(self, burst: Burst, row: int, count: int) -> tuple[int, int]:
-        """Checks ``count`` datagrams of a burst from ``row`` on before the kernel reads their memory.
-
-        Returns:
-            UDP payload bytes of the first, and how many datagrams one message may hold.
-        """
-        sizes = burst.sizes[row : row + count]
-        first, last = int(sizes[0]), int(sizes[-1])
-        header = burst.headers.shape[1]
-        room = 0 if burst.payload is None else burst.payload.size
-        # A negative offset is a huge one here.
-        ends = (burst.offsets[row : row + count] + sizes).view(np.uint64)
-        if int(ends.max()) > room or first < 0 or last < 0:
-            raise ValueError(f"burst to rank {burst.peer}: datagrams reach beyond the payload of {room} bytes")
-        size = header + first
-        if count == 1:
-            return size, 1
-        if last > first or (count > 2 and bool((sizes[:-1] != first).any())):
-            if bool((sizes < 0).any()):
-                raise ValueError(f"burst to rank {burst.peer}: a datagram has a negative size")
-            return size, 1
-        return size, max(1, min(self._segments, MAX_PAYLOAD // max(size, 1)))
-
     def _set_tos(self, tos: int) -> None:
         """Sets the ToS on the socket, for kernels that do not take it with each message."""
         if tos != self._tos:
@@ -163,6 +140,22 @@ class Sender:
 class PlainSender(Sender):
     """Sends one message a call through Python's ``socket``, for kernels without ``sendmmsg``."""
 
+    def _per_message(self, burst: Burst, row: int) -> tuple[int, int]:
+        """Checks the datagrams of a burst from ``row`` on.
+
+        Returns:
+            UDP payload bytes of the first, and how many datagrams one message may hold.
+        """
+        offsets, sizes = burst.offsets[row:], burst.sizes[row:]
+        room = 0 if burst.payload is None else burst.payload.size
+        # A negative number in any of the three shows in the sign of all of them together.
+        if int((offsets | sizes | (room - offsets - sizes)).min()) < 0:
+            raise ValueError("a burst has datagrams that reach beyond its payload")
+        size = burst.headers.shape[1] + int(sizes[0])
+        if len(sizes) == 1 or bool((sizes[:-1] != sizes[0]).any()) or sizes[-1] > sizes[0]:
+            return size, 1
+        return size, max(1, min(self._segments, MAX_PAYLOAD // max(size, 1)))
+
     def _advance(self, bursts: Sequence[Burst], index: int, row: int) -> tuple[int, int, bool]:
         burst = bursts[index]
         total = len(burst.headers)
@@ -174,7 +167,7 @@ class PlainSender(Sender):
         tos_control = (*tos_option(self._family), struct.pack("=i", burst.tos))
         if not with_tos:
             self._set_tos(burst.tos)
-        size, per = self._per_message(burst, row, total - row)
+        size, per = self._per_message(burst, row)
         counters = self._counters
         while row < total:
             count = min(per, total - row)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.udp.metrics import PortCounters
-from dlcp.udp.syscalls import CMSG, CMSG_HEADER, CMSG_SPACE, IOVEC, MMSGHDR, MSG_TRUNC, address_of, recvmmsg
+from dlcp.udp.syscalls import CMSG, CMSG_HEADER, CMSG_SPACE, IOVEC, MMSGHDR, address_of, recvmmsg
 
 _BLOCKED: Final = (errno.EAGAIN, errno.EWOULDBLOCK)
 _LINE: Final = 64
@@ -30,7 +30,7 @@ class Slots:
         room: Bytes that a message may fill of its slot.
         width: Bytes of a slot, at least ``room``.
         cells: Control messages that may come with each message.
-        overflow: Bytes beyond ``room`` that a message may have; they land in a second array.
+        overflow: Bytes beyond ``room`` that a message may have; they land in a second array, whose memory is not touched before.
 
     Attributes:
         buffer: ``uint8[count, pitch]``.
@@ -44,8 +44,7 @@ class Slots:
         self.count = count
         self.room = room
         self.overflow = overflow
-        # One byte more than a datagram needs shows truncation where nothing else does.
-        self.buffer = np.zeros((count, _pitch(max(width, room + 1))), np.uint8)
+        self.buffer = np.zeros((count, _pitch(width)), np.uint8)
         self.rows = list(self.buffer)
         self.spill = np.zeros((count, overflow), np.uint8)
         self.lengths = np.zeros(count, np.int64)
@@ -70,7 +69,6 @@ class Slots:
             self._messages["control"] = address_of(self.control) + slots * np.uintp(self.control.strides[0])
         self._control_lengths = self._messages["control_length"]
         self._control_lengths[:] = self.control_bytes
-        self._flags = self._messages["flags"]
         self._message_lengths = self._messages["length"]
         self._address = address_of(self._messages)
 
@@ -84,18 +82,7 @@ class Slots:
             return 0
         self.lengths[:got] = self._message_lengths[:got]
         self._control_lengths[:got] = self.control_bytes
-        if np.bitwise_or.reduce(self._flags[:got]) & MSG_TRUNC:
-            for slot in np.flatnonzero(self._flags[:got] & MSG_TRUNC).tolist():
-                self.drop(slot, counters)
         return got
-
-    def drop(self, slot: int, counters: PortCounters) -> None:
-        """Empties a slot whose datagram is longer than expected.
-
-        A length of zero is shorter than any header, so whoever reads the frames drops it too.
-        """
-        counters.receive_truncated += 1
-        self.lengths[slot] = 0
 
     def fill_one_by_one(self, sock: socket.socket, wanted: int, counters: PortCounters) -> int:
         """Receives up to ``wanted`` messages, each with a call of Python's ``socket``; returns how many."""
@@ -107,17 +94,14 @@ class Slots:
             try:
                 if self.cells or self.overflow:
                     pieces: list[Any] = [row[: self.room], self.spill[count]]
-                    size, control, flags, _ = sock.recvmsg_into(pieces, self.control_bytes)
+                    size, control, _, _ = sock.recvmsg_into(pieces, self.control_bytes)
                 else:
-                    size = sock.recv_into(row[: self.room + 1])
-                    flags = MSG_TRUNC if size > self.room else 0
+                    size = sock.recv_into(row[: self.room])
             except OSError as problem:
                 if problem.errno not in _BLOCKED:
                     counters.receive_errors += 1
                 break
             self.lengths[count] = size
-            if flags & MSG_TRUNC:
-                self.drop(count, counters)
             for cell, (level, kind, value) in enumerate(control[: self.cells]):
                 entry = self.control[count, cell : cell + 1]
                 entry["level"], entry["type"] = level, kind

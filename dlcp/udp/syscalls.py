@@ -41,7 +41,6 @@ MEMINFO_DROPS: Final = 8
 """Index of the socket's drop counter in the ``u32`` array that ``SO_MEMINFO`` returns (linux/sock_diag.h)."""
 
 MSG_DONTWAIT: Final = 0x40
-MSG_TRUNC: Final = 0x20
 
 _WORD: Final = ctypes.sizeof(ctypes.c_size_t)
 
