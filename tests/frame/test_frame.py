@@ -204,6 +204,15 @@ def test_policies_in_documents_are_accepted(path):
         dlcp.Policy.from_dict(tomllib.loads(block), source=path.name)
 
 
+@pytest.mark.parametrize("path", documents(), ids=identifier)
+def test_names_in_documents_can_be_imported(path):
+    for block in re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ROOMS:
+                for alias in node.names:
+                    assert hasattr(importlib.import_module(node.module), alias.name), f"{node.module}.{alias.name}"
+
+
 def test_every_subcommand_is_there():
     assert set(available()) == set(SUBCOMMANDS)
 
