@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -116,7 +117,7 @@ class BatchSender(Sender):
         done = stops[sent - 1] if sent else 0
         counters.packets_sent += done - lost
         if segments > 1:
-            counters.batches_sent += int(np.count_nonzero(self._iov_lengths[:sent] > 2))
+            counters.batches_sent += sum(stop - start > 1 for start, stop in pairwise((0, *stops[:sent])))
         if sent == messages:
             return (*end, False)
         return (*self._position(done), blocked)

@@ -17,8 +17,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from dlcp.errors import MtuError, UnreachableError
 from dlcp.transport.packets import Burst
 from dlcp.udp.interface import path_mtu

@@ -1,12 +1,16 @@
 """Real sockets for the tests of the shell."""
 
+import ctypes
 import itertools
 import os
 import select
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,6 +130,28 @@ class Namespaces:
     def ip(*arguments: str) -> None:
         subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
 
+    @staticmethod
+    def tc(name: str, verb: str, *arguments: str) -> None:
+        """Changes a queueing discipline; OSError if this kernel cannot."""
+        command = ["ip", "netns", "exec", name, "tc", "qdisc", verb, *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+        if done.returncode:
+            raise OSError(done.stderr.strip())
+
+    @staticmethod
+    def run(name: str, function: Callable[[], object]) -> object:
+        """Runs a function in a thread inside a namespace; sockets opened there stay there."""
+        setns = ctypes.CDLL(None, use_errno=True).setns
+
+        def enter() -> object:
+            with Path(f"/run/netns/{name}").open() as handle:
+                if setns(handle.fileno(), 0) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+            return function()
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(enter).result(60)
+
     def __enter__(self) -> "Namespaces":
         try:
             self.ip("netns", "add", self.left)
@@ -147,9 +173,9 @@ class Namespaces:
 
 @pytest.fixture(scope="module")
 def namespaces() -> Iterator[Namespaces]:
-    try:
-        both = Namespaces(1500).__enter__()
-    except (OSError, subprocess.SubprocessError) as problem:
-        pytest.skip(f"no network namespaces here: {problem}")
-    with both:
+    with ExitStack() as stack:
+        try:
+            both = stack.enter_context(Namespaces(1500))
+        except (OSError, subprocess.SubprocessError) as problem:
+            pytest.skip(f"no network namespaces here: {problem}")
         yield both

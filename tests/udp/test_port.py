@@ -166,7 +166,7 @@ def test_frames_are_valid_until_the_next_receive(open_port, tools):
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("offload", [True, False])
 def test_slots_follow_the_path(open_port, tools, batched, offload):
-    """Single datagrams, aggregates and unexpectedly long datagrams alternate; the receiver changes its slots and loses nothing."""
+    """Single, aggregated and unexpectedly long datagrams alternate; the receiver changes its slots and loses nothing."""
     found = probe()
     chosen = Capabilities(
         False, offload and found.receive_offload, found.sendmmsg, batched and found.recvmmsg, found.tos_cmsg, found.recv_tos
