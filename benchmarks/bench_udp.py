@@ -18,7 +18,8 @@ from dataclasses import replace
 import numpy as np
 
 from dlcp.transport.packets import Burst
-from dlcp.udp import Capabilities, DatagramPort, probe
+from dlcp.udp import Capabilities, DatagramPort
+from dlcp.udp.probe import probe
 from dlcp.wire.header import HEADER_BYTES
 
 

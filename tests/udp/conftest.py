@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from dlcp.transport.packets import Burst, Frames
-from dlcp.udp import Capabilities, DatagramPort, probe
+from dlcp.udp import Capabilities, DatagramPort
+from dlcp.udp.probe import probe
 from dlcp.wire.header import HEADER_BYTES
 
 FLAGS = ("segmentation", "receive_offload", "sendmmsg", "recvmmsg", "tos_cmsg", "recv_tos")

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from dlcp.errors import AddressError, UnreachableError
 from dlcp.transport.packets import Burst, control_burst
-from dlcp.udp import Capabilities, DatagramPort, probe
+from dlcp.udp import Capabilities, DatagramPort
 from dlcp.udp.batch import _PACKETS
+from dlcp.udp.probe import probe
 
 SIZES = st.one_of(
     # What the transport sends: equal, and a shorter last one.

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import dlcp.udp.batch
 from dlcp.errors import MtuError
 from dlcp.transport.packets import Burst
-from dlcp.udp import Capabilities, DatagramPort, probe
+from dlcp.udp import Capabilities, DatagramPort
+from dlcp.udp.probe import probe
 
 WAYS = [
     pytest.param(True, True, id="sendmmsg+segmentation"),
