@@ -294,7 +294,8 @@ local function describe(h, body, fields, size)
             fields.highest_sequence, fields.received, fields.marked, fields.trimmed, fields.window
         )
     elseif fields.nonce then
-        text = text .. string.format(" nonce 0x%s, %d bytes", fields.nonce:tohex(), fields.datagram)
+        local bytes = kind == "hello" and size or fields.datagram
+        text = text .. string.format(" nonce 0x%s, %d bytes", fields.nonce:tohex(), bytes)
     elseif fields.culprit then
         text = text .. string.format(" %s of rank %d: %s", name_of(slot[WIRE.records.abort].kind.names, fields.kind),
             fields.culprit, fields.reason or "")

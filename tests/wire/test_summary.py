@@ -156,6 +156,7 @@ class TestVerdicts:
         assert sum(out["verdicts"].values()) == out["packets"] >= len(cases)
 
 
+@pytest.mark.root
 def test_agrees_with_tshark_on_real_traffic(loopback, tshark, tmp_path, sample):
     for payload in sample[:40]:
         loopback.exchange(payload, tos=0xA2)
