@@ -84,13 +84,14 @@ class ControlPackets:
 
     def hello(self, peer: int, timestamp: int, nonce: int, datagram: int) -> Bytes:
         """HELLO padded to ``datagram`` bytes (at least its own size)."""
-        body = HELLO_BODY.encode(1, nonce=np.uint64(nonce), datagram=datagram)[0]
-        padding = np.zeros(max(datagram - HEADER_BYTES - body.size, 0), np.uint8)
+        padding = np.zeros(max(datagram - HEADER_BYTES - HELLO_BODY.size, 0), np.uint8)
+        whole = HEADER_BYTES + HELLO_BODY.size + padding.size
+        body = HELLO_BODY.encode(1, nonce=np.uint64(nonce), datagram=whole)[0]
         return self._packet(PacketType.HELLO, peer, np.concatenate([body, padding]), timestamp=timestamp)
 
-    def hello_ack(self, peer: int, timestamp: int, nonce: int, datagram: int) -> Bytes:
+    def hello_ack(self, peer: int, timestamp: int, nonce: int) -> Bytes:
         """HELLO_ACK, never padded: only the way towards us is probed."""
-        body = HELLO_BODY.encode(1, nonce=np.uint64(nonce), datagram=datagram)[0]
+        body = HELLO_BODY.encode(1, nonce=np.uint64(nonce), datagram=HEADER_BYTES + HELLO_BODY.size)[0]
         return self._packet(PacketType.HELLO_ACK, peer, body, timestamp=timestamp)
 
     def abort(self, peer: int, timestamp: int, kind: AbortKind, culprit: int, silence_s: float, reason: str) -> Bytes:

@@ -12,13 +12,15 @@ from dlcp.policy import Policy
 from dlcp.transport.congestion import FlowParameters, create
 from dlcp.transport.control import ControlPackets
 from dlcp.transport.events import Event
+from dlcp.transport.finished import FinishedMessages
+from dlcp.transport.outgoing import MAX_PACKETS
 from dlcp.transport.packets import Burst, control_burst
 from dlcp.transport.peer import Peer
 from dlcp.transport.rtt import RttEstimator
 from dlcp.transport.screening import Identity
 from dlcp.transport.serial import MASK
 from dlcp.transport.timers import Timers
-from dlcp.wire.header import CONTROL_CLASS, HEADER_BYTES
+from dlcp.wire.header import CONTROL_CLASS, HEADER_BYTES, REPORT_BODY
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -49,6 +51,9 @@ class Core:
         self.control_tos = policy.tos(CONTROL_CLASS, True)
         self.control_out: list[Burst] = []
         self.packet_bytes = stride + HEADER_BYTES
+        # One report, in one datagram, must be able to list all packets of a message.
+        self.max_packets = max(min(8 * (stride - REPORT_BODY.size), MAX_PACKETS), 1)
+        self.max_message_bytes = min(policy.wire.message_bytes, self.max_packets * stride)
         others = max(identity.world - 1, 1)
         self.window_per_peer = max(receive_window // others, 2 * self.packet_bytes)
         self.peers: dict[int, Peer] = {
@@ -74,7 +79,9 @@ class Core:
             floor_ns=int(timeouts.probe_min_ms * MILLISECOND),
             ceiling_ns=int(timeouts.probe_max_ms * MILLISECOND),
         )
-        return Peer(rank, control, rtt, self.packet_bytes, now)
+        # Two seconds more than the peer timeout: the two clocks do not start together.
+        finished = FinishedMessages(int((timeouts.peer_s + 2) * SECOND), int(timeouts.probe_max_ms * MILLISECOND))
+        return Peer(rank, control, rtt, self.packet_bytes, finished, now)
 
     def send_control(self, peer: int, packet: NDArray[np.uint8]) -> None:
         """Queues one control packet; the next :meth:`Endpoint.transmit` hands it out."""

@@ -10,7 +10,7 @@ each with the time in nanoseconds; the layer above calls :meth:`Endpoint.send` a
 happened from :meth:`Endpoint.events`.  Given the same calls, an endpoint does the same things.
 
 Every message ends: with a STOP from its receiver, or with :class:`~dlcp.transport.events.PeerSilent` when the peer has
-said nothing for the peer timeout although it was asked.
+said nothing for the peer timeout although it was asked.  ``docs/transport.md`` tells the whole story.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ LIVENESS_TIMER: Final = "liveness"
 PACE_TIMER: Final = "pace"
 """Nothing to do when it fires: it is there so that :meth:`Endpoint.transmit` is called again."""
 HELLO_EVERY_NS: Final = 50 * MILLISECOND
+FAREWELL_EVERY_NS: Final = 20 * MILLISECOND
+"""How often an endpoint that has given up says so to a peer that still wants something."""
+_ASKING: Final = (PacketType.DATA, PacketType.PROBE, PacketType.PING, PacketType.HELLO)
 
 
 class Endpoint:
@@ -60,6 +63,10 @@ class Endpoint:
         self._receiver = Receiver(self._core)
         self._greeting: dict[int, set[int]] = {}
         self._silence_ns = int(policy.timeouts.peer_s * SECOND)
+        self._ping_ns = min(int(policy.timeouts.probe_max_ms * MILLISECOND), self._silence_ns // 4)
+        self._closed = False
+        self._farewell: tuple[AbortKind, int, float, str] | None = None
+        self._said: dict[int, int] = {}
         self._core.timers.set((LIVENESS_TIMER, 0, 0), now + self._silence_ns // 4)
 
     # -- the layer above -----------------------------------------------------------------------------------------------------
@@ -93,11 +100,16 @@ class Endpoint:
         return self._receiver.waits_for(peer)
 
     def drop_all(self) -> None:
-        """Forgets every message in either direction: the layer above has failed, and its buffers must not be touched again."""
-        for flow in self._core.peers.values():
-            flow.outgoing.clear()
-            flow.incoming.clear()
+        """Forgets every message in either direction: the layer above has failed, and its buffers must not be touched again.
+
+        From then on this endpoint answers whoever wants something of it with the ABORT it has said, if any, and with silence
+        otherwise: were it to look alive, peers whose copy of the ABORT was lost would wait for it.
+        """
+        self._closed = True
         self._receiver.drop_all()
+        for flow in self._core.peers.values():
+            flow.drop_messages()
+        self._core.timers.clear()
 
     def retire(self, operation: int) -> None:
         """Declares every operation up to this one over here: packets for unknown messages of it are stale."""
@@ -116,9 +128,10 @@ class Endpoint:
 
     def abort(self, kind: AbortKind, culprit: int, silence_s: float, reason: str, now: int) -> None:
         """Tells every peer that this rank gives up."""
+        self._farewell = (kind, culprit, silence_s, reason)
         for peer, flow in self._core.peers.items():
             if not flow.left:
-                self._core.send_control(peer, self._core.build.abort(peer, microseconds(now), kind, culprit, silence_s, reason))
+                self._say_farewell(peer, now)
 
     def goodbye(self, now: int) -> None:
         """Tells every peer that this rank closes in good order."""
@@ -191,8 +204,11 @@ class Endpoint:
         sources = screened.sources
         first = int(sources[0])
         for source in (first,) if (sources == first).all() else np.unique(sources).tolist():
-            self._core.peers[source].last_heard = now
+            self._core.peers[source].heard(now)
         types = screened.types
+        if self._closed:
+            self._receive_closed(frames, screened, now)
+            return
         if (types == PacketType.DATA).all():
             everything = np.arange(types.size, dtype=np.int64)
             self._receiver.on_arrivals(screened, everything, set(), now)
@@ -209,6 +225,21 @@ class Endpoint:
             row = frames[screened.frame[index]].data[screened.row[index]]
             self._on_control(screened, index, row[HEADER_BYTES : screened.lengths[index]], now)
 
+    def _receive_closed(self, frames: list[Frames], screened: Screened, now: int) -> None:
+        """After the end: takes farewells, and answers everything that wants an answer with one's own."""
+        for index, kind in enumerate(screened.types.tolist()):
+            peer = int(screened.sources[index])
+            if kind in (PacketType.ABORT, PacketType.GOODBYE):
+                row = frames[screened.frame[index]].data[screened.row[index]]
+                self._on_control(screened, index, row[HEADER_BYTES : screened.lengths[index]], now)
+            elif kind in _ASKING and self._farewell is not None and now >= self._said.get(peer, now) + FAREWELL_EVERY_NS:
+                self._say_farewell(peer, now)
+
+    def _say_farewell(self, peer: int, now: int) -> None:
+        assert self._farewell is not None
+        self._said[peer] = now
+        self._core.send_control(peer, self._core.build.abort(peer, microseconds(now), *self._farewell))
+
     # -- control -------------------------------------------------------------------------------------------------------------
 
     def _on_control(self, screened: Screened, index: int, body: NDArray[np.uint8], now: int) -> None:
@@ -224,15 +255,18 @@ class Endpoint:
                 self._sender.on_report(peer, message_key(screened, index), body, kind is PacketType.STOP, now)
             elif kind is PacketType.HELLO:
                 hello = HELLO_BODY.decode_one(body[: HELLO_BODY.size])
-                packet = core.build.hello_ack(peer, microseconds(now), hello["nonce"], body.size + HEADER_BYTES)
-                core.send_control(peer, packet)
+                if hello["datagram"] != body.size + HEADER_BYTES:
+                    raise ValueError("not the size it left with")
+                core.send_control(peer, core.build.hello_ack(peer, microseconds(now), hello["nonce"]))
             elif kind is PacketType.HELLO_ACK:
                 self._on_hello_ack(peer, HELLO_BODY.decode_one(body[: HELLO_BODY.size])["nonce"], now)
             elif kind is PacketType.ABORT:
                 abort = ABORT_BODY.decode_one(body[: ABORT_BODY.size])
                 reason = body[ABORT_BODY.size :].tobytes().decode(errors="replace")
                 what = AbortKind(abort["kind"])
-                core.events.append(PeerAborted(peer, what, abort["culprit"], abort["silence_ms"] / 1000, reason))
+                if not core.peers[peer].aborted:
+                    core.peers[peer].aborted = True
+                    core.events.append(PeerAborted(peer, what, abort["culprit"], abort["silence_ms"] / 1000, reason))
             elif kind is PacketType.GOODBYE and not core.peers[peer].left:
                 core.peers[peer].left = True
                 core.events.append(PeerLeft(peer))
@@ -261,23 +295,25 @@ class Endpoint:
             self._core.timers.cancel((HELLO_TIMER, peer, 0))
 
     def _check_liveness(self, now: int) -> None:
-        """Asks peers that something waits for whether they live; says so when one has been silent for too long."""
-        self._core.timers.set((LIVENESS_TIMER, 0, 0), now + self._silence_ns // 4)
-        self._receiver.forget(now)
+        """Asks peers that something waits for whether they live; says so, once, when one has been silent for too long."""
+        again = self._silence_ns // 4
         for flow in self._core.peers.values():
+            flow.finished.forget(now)
             expected = self._receiver.waits_for(flow.rank)
             if not flow.outgoing and expected is None:
-                flow.waiting_since = None
                 continue
-            if flow.waiting_since is None:
-                flow.waiting_since = now
             silence = now - max(flow.last_heard, flow.waiting_since)
-            if silence >= self._silence_ns:
+            if silence < self._silence_ns // 4:
+                continue
+            again = min(again, self._ping_ns, max(self._silence_ns - silence, 1))
+            if silence < self._silence_ns:
+                self._sender.ping(flow, now)
+            elif not flow.silent:
+                flow.silent = True
                 message = next(iter(flow.outgoing), None)
                 if message is not None:
                     waiting = f"sending it {describe(message)}"
                 else:
                     waiting = f"expecting {describe(expected or 0)} from it"
                 self._core.events.append(PeerSilent(flow.rank, silence / SECOND, waiting))
-            elif silence >= self._silence_ns // 4:
-                self._sender.ping(flow, now)
+        self._core.timers.set((LIVENESS_TIMER, 0, 0), now + again)

@@ -5,7 +5,7 @@ Completion rule.  A message is *satisfied* when every protected packet is in and
 
 * at once, when nothing is missing;
 * when it is satisfied and its sender has said that all was sent (PROBE), after the reordering window;
-* when it is satisfied and nothing came for the grace period: waiting longer would not be cheap.
+* when it is satisfied and nothing came from its sender for the grace period: waiting longer would not be cheap.
 
 An unsatisfied message whose sender has probed is answered with what is missing.  Nothing here keeps time: the endpoint asks
 :meth:`IncomingMessage.deadline` and comes back.
@@ -53,8 +53,10 @@ class IncomingMessage:
         "posted",
         "probe_echo",
         "probed",
+        "probed_at",
         "protected_missing",
         "protected_packets",
+        "reported",
         "stride",
     )
 
@@ -83,7 +85,9 @@ class IncomingMessage:
         self.missing = self.packets
         self.protected_missing = protected_packets
         self.probed = False
+        self.probed_at = now
         self.probe_echo = 0
+        self.reported = False
         self.posted = False
         self.last_arrival = now
         self.interarrival = 0.0
@@ -131,7 +135,8 @@ class IncomingMessage:
         self.have[indices] = True
         self.missing -= count
         self.protected_missing -= int(np.count_nonzero(protected))
-        gap = (now - self.last_arrival) / count
+        # Not divided by count: what matters is for how long a sender that is not done may be silent, and it may send in bursts.
+        gap = float(now - self.last_arrival)
         self.interarrival = gap if not self.interarrival else self.interarrival + (gap - self.interarrival) / 4
         self.last_arrival = now
         return count
@@ -185,12 +190,27 @@ class IncomingMessage:
         """Returns one bit a packet, set if missing, first packet in the most significant bit."""
         return np.packbits(~self.have)
 
-    def deadline(self, grace_factor: float, grace_floor: int, reordering_window: int) -> int | None:
-        """Returns when the endpoint must act on this message if nothing more arrives; None: never."""
+    def note_probe(self, sequence: int, now: int) -> None:
+        """Learns that the sender has sent all; a second probe does not prolong the wait for stragglers."""
+        if not self.probed:
+            self.probed = True
+            self.probed_at = now
+        self.probe_echo = sequence
+
+    def deadline(self, grace_factor: float, grace_floor: int, reordering_window: int, last_data: int) -> int | None:
+        """Returns when the endpoint must act on this message if nothing more arrives; None: never.
+
+        Args:
+            grace_factor: Inter-arrival times of silence that are too many.
+            grace_floor: Shortest silence that is too long, in nanoseconds.
+            reordering_window: How long stragglers may take once all has been sent, in nanoseconds.
+            last_data: When data of any message last came from this sender: as long as some does, it has not fallen silent, it
+                has something more urgent to send.
+        """
         if self.probed:
-            return self.last_arrival + reordering_window
+            return max(self.last_arrival, self.probed_at) + reordering_window
         if self.satisfied:
-            return self.last_arrival + max(int(grace_factor * self.interarrival), grace_floor)
+            return max(self.last_arrival, last_data) + max(int(grace_factor * self.interarrival), grace_floor)
         return None
 
 

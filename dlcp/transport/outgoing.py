@@ -10,6 +10,9 @@ What is to be sent is a stack of rounds: the first transmission, on top of it pe
 
 Order: the most urgent class first; inside a class protected packets before droppable ones, so that the tail that a bounded
 receiver may cut off is the least valuable part.  Packets are independent of each other: any order will do for the receiver.
+
+A probe travels in the class of the packet before it.  In class 7 it would overtake, in every switch on the way, the very packets
+after whose arrival it asks, and these would be called lost while they wait in a queue.
 """
 
 from __future__ import annotations
@@ -84,10 +87,12 @@ class OutgoingMessage:
         "packets",
         "payload",
         "peer",
+        "probe_priority",
         "probe_round",
-        "queued",
+        "queued_urgency",
         "stride",
         "tags",
+        "ticket",
     )
 
     def __init__(
@@ -112,12 +117,18 @@ class OutgoingMessage:
             raise ValueError(f"{self.packets} packets in one message, at most {MAX_PACKETS}; cut it into parts")
         if tags.shape != (self.packets,):
             raise ValueError(f"tags have shape {tags.shape}, one for each of {self.packets} packets is needed")
+        if tags.max() >= CONTROL_CLASS * 2:
+            raise ValueError(f"tag {tags.max()}: class {CONTROL_CLASS} is for control, data has classes 0 to {CONTROL_CLASS - 1}")
+        if not 0 <= bound < BOUND_SCALE:
+            raise ValueError(f"loss bound {bound} is not in [0, {BOUND_SCALE})")
         self.tags = tags
         self.bound = bound
         self.order = order
         self.attempt = 0
         self.probe_round: int | None = None
-        self.queued = False
+        self.probe_priority = CONTROL_CLASS
+        self.ticket = 0
+        self.queued_urgency = 0
         self._uniform = self.packets == 1 or bool((tags == tags[0]).all())
         queue = np.arange(self.packets, dtype=np.int64)
         if not self._uniform:
@@ -214,17 +225,22 @@ class OutgoingMessage:
             self.probe_round = sequence
         header = self._template.copy().reshape(1, -1)
         header[:, 0] = VERSION << 4 | int(PacketType.PROBE)
-        header[:, _FLAGS_BYTE] = CONTROL_CLASS << _PRIORITY_SHIFT | _PROTECTED_BIT
+        header[:, _FLAGS_BYTE] = self.probe_priority << _PRIORITY_SHIFT | _PROTECTED_BIT
         words = header.view(">u4")
         words[:, _SEQUENCE_WORD] = sequence
         words[:, _TIMESTAMP_WORD] = timestamp
         packet: Bytes = seal(header)[0]
         return packet
 
+    def may_lack(self, missing: NDArray[np.int64]) -> bool:
+        """Whether a receiver that keeps the rules may be done without these packets."""
+        allowed = self.packets * self.bound // BOUND_SCALE
+        return missing.size <= allowed and not bool((self.tags[missing] & 1).any())
+
     def resend(self, missing: NDArray[np.int64], needed: int) -> None:
         """Starts another round with the ``needed`` most valuable of the ``missing`` packets.
 
-        Protected packets come first, since the receiver cannot do without them; then value is class.
+        Protected packets come first, since the receiver cannot do without them; then value is class.  ``missing`` is not empty.
         """
         if missing.size and not self._uniform:
             tags = self.tags[missing].astype(np.int16)

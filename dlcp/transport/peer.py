@@ -2,31 +2,55 @@
 
 Packets that need an answer (data, probes, pings) are numbered per flow.  A receiver reports the highest number it has seen and
 how many numbered packets came; what was passed over and is not counted is lost or late.  That is enough for congestion control
-and needs no order: in flight is what was numbered after the highest number reported.
+and needs no order.
+
+In flight is what was numbered after the highest number reported, and what was passed over but may still be late.  As long as
+nothing has ever been late on this path, what is passed over counts as lost at once; after that only what has been missing for a
+whole round trip does (the idea of RACK, RFC 8985: reordering costs time, and must not cost rate).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.congestion import CongestionControl, Sample
+from dlcp.transport.finished import FinishedMessages
 from dlcp.transport.incoming import IncomingMessage
 from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.rtt import RttEstimator
 from dlcp.transport.serial import MASK, ahead, ahead_array
-from dlcp.wire.header import HEADER_BYTES
 
 FEEDBACK_EVERY: Final = 16
 """Numbered packets after which feedback is due at once."""
 FEEDBACK_DELAY_NS: Final = 500_000
 """Longest time for which feedback is held back."""
+MIN_FEEDBACK_DELAY_NS: Final = 100_000
+"""Shortest such time."""
 PACING_QUANTUM_NS: Final = 1_000_000
 """A paced flow may send this much time's worth in one go, as Linux sizes its TSO bursts."""
+COLLAPSE_TIMEOUTS: Final = 7
+"""Probe timeouts of silence that make a loss persistent congestion: three in a row, each twice as long as the one before."""
+LOSS_MEMORY: Final = 1 / 16
+"""Weight of the newest feedback in the moving average of the share of lost packets."""
+LOSSY_SHARE: Final = 0.002
+"""From this share of lost packets on, a path is worth a second copy of the packet that everything waits for."""
+MIN_REORDERING_WINDOW_NS: Final = 50_000
+"""Shortest wait for stragglers: what an I/O loop takes to turn round."""
+UNKNOWN_REORDERING_WINDOW_NS: Final = 1_000_000
+"""Wait for stragglers on a path whose round trip has never been measured."""
+MAX_PATIENCE: Final = 4
+"""Longest wait for stragglers in quarters of a round trip: beyond that it would be quicker to ask for them."""
+
+
+class Expected(NamedTuple):
+    """What is known of a message before it comes: its length, and where it shall go if that matters."""
+
+    length: int
+    buffer: NDArray[np.uint8] | None
 
 
 class Peer:
@@ -37,10 +61,19 @@ class Peer:
         control: Congestion control of the flow towards it.
         rtt: Estimator of the path.
         packet_bytes: UDP payload bytes of a full packet.
+        finished: Where what is complete is remembered.
         now: Nanoseconds.
     """
 
-    def __init__(self, rank: int, control: CongestionControl, rtt: RttEstimator, packet_bytes: int, now: int) -> None:
+    def __init__(
+        self,
+        rank: int,
+        control: CongestionControl,
+        rtt: RttEstimator,
+        packet_bytes: int,
+        finished: FinishedMessages,
+        now: int,
+    ) -> None:
         self.rank = rank
         self.control = control
         self.rtt = rtt
@@ -48,16 +81,35 @@ class Peer:
         self.outgoing: dict[int, OutgoingMessage] = {}
         self.incoming: dict[int, IncomingMessage] = {}
         self.last_heard = now
-        self.waiting_since: int | None = None
+        self.expected: dict[int, Expected] = {}
+        self.unclaimed: dict[int, int] = {}
+        """Early messages that are complete but were never expected, with their length."""
+        self.refused: dict[int, int] = {}
+        """Early messages that found no memory, with the sequence number of their last probe."""
+        self.disputed: set[int] = set()
+        """Messages about whose length this rank and the peer disagree."""
+        self.finished = finished
+        self.waiting_since = now
+        self.silent = False
         self.left = False
+        self.aborted = False
         # Towards the peer.
         self.next_sequence = 1
         self.acknowledged = 0
         self.peer_window: int | None = None
         self.unanswered = 0
-        self._ready: list[tuple[int, int, OutgoingMessage]] = []
+        self.quiet_since = now
+        self.loss_share = 0.0
+        self.probing: dict[int, int] = {}
+        """Messages whose probe is unanswered, with its sequence number, in the order of those numbers."""
+        self._ready: list[tuple[int, int, int, OutgoingMessage]] = []
+        self._tickets = 0
         self._reported_received = 0
         self._reported_marked = 0
+        self._passed_over = 0
+        self._late_seen = False
+        self._least_passed_over = 0
+        self._round_end = now
         self._release = 0
         self._blocked_by_window = False
         # From the peer.
@@ -69,42 +121,75 @@ class Peer:
         self.echo_arrival = now
         self.queue_depth = 0
         self.unreported = 0
-        self.reordering_seen = False
-        self.control_queue: deque[NDArray[np.uint8]] = deque()
+        self.last_data = now
+        self._patience = MAX_PATIENCE
+
+    def heard(self, now: int) -> None:
+        """Something genuine came from the peer."""
+        self.last_heard = now
+        self.silent = False
+        self.finished.heard(now)
+
+    def drop_messages(self) -> None:
+        """Forgets every message in either direction."""
+        self.outgoing.clear()
+        self.incoming.clear()
+        self.finished.clear()
+        self.probing.clear()
+        self._ready.clear()
 
     # -- towards the peer ------------------------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
-        """Numbered packets beyond the highest that the peer has reported."""
-        return ahead(self.next_sequence - 1, self.acknowledged)
+        """Numbered packets of which the peer has not reported that they came, and that do not count as lost."""
+        return max(ahead(self.next_sequence - 1, self.acknowledged) + self._passed_over, 0)
+
+    @property
+    def lossy(self) -> bool:
+        """The path has been losing packets lately."""
+        return self.loss_share > LOSSY_SHARE
 
     def enqueue(self, message: OutgoingMessage) -> None:
-        """Makes a message with packets left eligible for sending."""
-        if not message.queued and message.remaining:
-            message.queued = True
-            heapq.heappush(self._ready, (-message.urgency, message.order, message))
+        """Makes a message with packets left eligible for sending, or moves it up if it has become more urgent."""
+        if message.remaining and (not message.ticket or message.urgency > message.queued_urgency):
+            heapq.heappush(self._ready, self._entry(message))
 
     def next_message(self) -> OutgoingMessage | None:
         """Returns the most urgent message that has packets to send, without removing it."""
         while self._ready:
-            message = self._ready[0][2]
-            if message.remaining and self.outgoing.get(message.message) is message:
-                return message
+            _, _, ticket, message = self._ready[0]
+            # Entries are not removed when a message moves up or is gone: only the one that holds the latest ticket counts.
+            if ticket == message.ticket:
+                if message.remaining and self.outgoing.get(message.message) is message:
+                    return message
+                message.ticket = 0
             heapq.heappop(self._ready)
-            message.queued = False
         return None
 
     def requeue(self, message: OutgoingMessage) -> None:
         """Puts the head of the queue, from which packets were taken, where it now belongs."""
         if message.remaining:
-            heapq.heapreplace(self._ready, (-message.urgency, message.order, message))
+            heapq.heapreplace(self._ready, self._entry(message))
         else:
             heapq.heappop(self._ready)
-            message.queued = False
+            message.ticket = 0
 
-    def number(self, count: int) -> int:
+    def _entry(self, message: OutgoingMessage) -> tuple[int, int, int, OutgoingMessage]:
+        self._tickets += 1
+        message.ticket = self._tickets
+        message.queued_urgency = message.urgency
+        return (-message.queued_urgency, message.order, message.ticket, message)
+
+    def start_waiting(self, now: int) -> None:
+        """Something is sent to the peer or expected from it: if nothing was before, its silence counts from now."""
+        if not self.outgoing and not self.expected:
+            self.waiting_since = now
+
+    def number(self, count: int, now: int) -> int:
         """Draws ``count`` sequence numbers and returns the first."""
+        if self.in_flight == 0:
+            self.quiet_since = now
         first = self.next_sequence & MASK
         self.next_sequence = (self.next_sequence + count) & MASK
         return first
@@ -136,7 +221,7 @@ class Peer:
         return self._release if now < self._release and not self._blocked_by_window else None
 
     def on_feedback(self, body: dict[str, int], now: int) -> bool:
-        """Takes a feedback body; returns False if it was older than what is known."""
+        """Takes a feedback body; returns False if it was older than what is known, or claims what was never sent."""
         highest = body["highest_sequence"]
         progress = ahead(highest, self.acknowledged)
         if progress < 0 or ahead(highest, self.next_sequence - 1) > 0:
@@ -157,11 +242,15 @@ class Peer:
         self._reported_marked = (body["marked"] + body["trimmed"]) & MASK
         self.peer_window = body["window"]
         self.unanswered = 0
+        silence, self.quiet_since = now - self.quiet_since, now
+        lost = self._losses(progress, received, now)
+        if progress > 0:
+            self.loss_share += LOSS_MEMORY * (lost / max(progress, lost) - self.loss_share)
         self.control.on_feedback(
             Sample(
                 now=now,
                 delivered=received,
-                lost=progress - received,
+                lost=lost,
                 marked=min(marked, received),
                 rtt=rtt,
                 smoothed_rtt=self.rtt.smoothed,
@@ -169,7 +258,27 @@ class Peer:
                 limited=limited,
             )
         )
+        if silence >= COLLAPSE_TIMEOUTS * self.rtt.probe_timeout() and 2 * lost > progress:
+            self.control.on_timeout()
         return True
+
+    def _losses(self, progress: int, received: int, now: int) -> int:
+        """Returns how many packets count as lost from now on; moves packets between in flight, late and lost."""
+        if received > progress:
+            # More came than was passed: some had been overtaken (or were duplicated on the way).
+            self._late_seen = True
+        self._passed_over = max(self._passed_over + progress - received, 0)
+        if not self._late_seen:
+            lost, self._passed_over = self._passed_over, 0
+            return lost
+        self._least_passed_over = min(self._least_passed_over, self._passed_over)
+        if now < self._round_end:
+            return 0
+        lost = self._least_passed_over
+        self._passed_over -= lost
+        self._least_passed_over = self._passed_over
+        self._round_end = now + self.rtt.smoothed
+        return lost
 
     # -- from the peer ---------------------------------------------------------------------------------------------------
 
@@ -184,8 +293,6 @@ class Peer:
         """Counts numbered packets that came in one batch (arrays in order of arrival)."""
         distance = ahead_array(sequences, self.highest)
         top = int(distance.argmax())
-        if not self.reordering_seen and (distance[0] < 0 or (distance.size > 1 and bool((np.diff(distance) < 0).any()))):
-            self.reordering_seen = True
         if distance[top] > 0:
             self.highest = int(sequences[top])
             self.echo_timestamp = int(timestamps[top])
@@ -212,12 +319,24 @@ class Peer:
         }
 
     def reordering_window(self) -> int:
-        """Returns how long to wait for stragglers before calling them lost (RACK, RFC 8985): none until reordering is seen."""
-        if not self.reordering_seen:
-            return 0
-        return max(self.rtt.smoothed // 4, 100_000)
+        """Returns how long to wait for stragglers before calling them lost, in nanoseconds.
 
-    @property
-    def headroom(self) -> int:
-        """Bytes of a full packet on the wire, header included."""
-        return self.packet_bytes + HEADER_BYTES
+        Between a quarter of a round trip and a whole one, as in RACK (RFC 8985, section 7.2): patient until losses are seen,
+        and again when a straggler came after all.  A path whose round trips vary much reorders as much.
+        """
+        rtt = self.rtt
+        if rtt.minimum is None:
+            return UNKNOWN_REORDERING_WINDOW_NS
+        return max(rtt.smoothed * self._patience // 4, min(2 * rtt.variation, rtt.smoothed), MIN_REORDERING_WINDOW_NS)
+
+    def waited_in_vain(self) -> None:
+        """A wait for stragglers is over and something is still missing: it was lost."""
+        self._patience = max(self._patience - 1, 1)
+
+    def straggler_came(self) -> None:
+        """Something came that had been called lost."""
+        self._patience = MAX_PATIENCE
+
+    def feedback_delay(self) -> int:
+        """Returns how long feedback may be held back: a flow with a small window waits for it."""
+        return min(max(self.rtt.smoothed // 4, MIN_FEEDBACK_DELAY_NS), FEEDBACK_DELAY_NS)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlcp.transport.core import MILLISECOND, SECOND, Core, microseconds
-from dlcp.transport.events import MessageReceived, MessageRefused, operation_of
+from dlcp.transport.admission import Admission
+from dlcp.transport.core import MILLISECOND, Core, microseconds
+from dlcp.transport.events import MessageReceived
+from dlcp.transport.finished import Finished
 from dlcp.transport.incoming import IncomingMessage
 from dlcp.transport.packets import Frames
 from dlcp.transport.peer import FEEDBACK_DELAY_NS, FEEDBACK_EVERY, Peer
 from dlcp.transport.screening import Screened
-from dlcp.transport.serial import ahead
 from dlcp.wire.header import HEADER, HEADER_BYTES, PacketType
 
 Bytes = NDArray[np.uint8]
@@ -24,16 +24,8 @@ FEEDBACK_TIMER: Final = "feedback"
 _FLAGS_BYTE: Final = HEADER.slots["priority"].byte
 _PROTECTED_BIT: Final = 1 << HEADER.slots["protected"].shift
 _TRIMMED_BIT: Final = 1 << HEADER.slots["trimmed"].shift
+_RETRANSMISSION_BIT: Final = 1 << HEADER.slots["retransmission"].shift
 _NONE: Final = np.zeros(0, np.int64)
-
-
-class _Finished(NamedTuple):
-    """What must be said again if a STOP is lost."""
-
-    packets: int
-    missing: int
-    bitmap: Bytes
-    at: int
 
 
 class Receiver:
@@ -41,12 +33,7 @@ class Receiver:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._finished: OrderedDict[tuple[int, int], _Finished] = OrderedDict()
-        self._expected: dict[tuple[int, int], tuple[int, Bytes | None]] = {}
-        self._unclaimed: dict[tuple[int, int], int] = {}
-        self._early_bytes = 0
-        self._retired: int | None = None
-        self._horizon = int((core.policy.timeouts.peer_s + 2) * SECOND)
+        self.admission = Admission(core)
 
     # -- what the layer above says -----------------------------------------------------------------------------------------
 
@@ -59,48 +46,23 @@ class Receiver:
         Raises:
             ValueError: ``buffer`` is not ``length`` bytes long, or the message was expected before.
         """
-        if buffer is not None and buffer.size != length:
-            raise ValueError(f"buffer of {buffer.size} bytes for a message of {length}")
-        flow = self._core.peers[peer]
-        if (peer, message) in self._expected:
-            raise ValueError("message is expected already")
-        unclaimed = self._unclaimed.pop((peer, message), None)
-        if unclaimed is not None:
-            self._early_bytes -= unclaimed
-            if unclaimed != length:
-                self._core.events.append(MessageRefused(peer, message, unclaimed, length))
-            return
-        if flow.waiting_since is None:
-            flow.waiting_since = now
-        self._expected[peer, message] = (length, buffer)
-        known = flow.incoming.get(message)
-        if known is None:
-            return
-        if known.length != length:
-            self._core.events.append(MessageRefused(peer, message, known.length, length))
-            return
-        known.posted = True
-        self._early_bytes -= known.length
-        if buffer is not None:
-            buffer[:] = known.buffer
-            known.rebase(buffer)
+        probe = self.admission.expect(self._core.peers[peer], message, length, buffer, now)
+        if probe:
+            # Its sender found no room here, and asks again only now and then.
+            self._report_nothing(peer, message, probe, now, busy=False)
 
     def waits_for(self, peer: int) -> int | None:
         """Returns a message that is expected from ``peer`` and not complete, if there is one."""
-        for rank, message in self._expected:
-            if rank == peer:
-                return message
-        return None
+        return next(iter(self._core.peers[peer].expected), None)
 
     def drop_all(self) -> None:
         """Forgets what is expected and what has come too early."""
-        self._expected.clear()
-        self._unclaimed.clear()
-        self._early_bytes = 0
+        self.admission.drop_all()
 
     def retire(self, operation: int) -> None:
         """Declares every operation up to this one over: what still comes for it is stale."""
-        self._retired = operation
+        for peer, message in self.admission.retire(operation):
+            self._core.timers.cancel((COMPLETION_TIMER, peer, message))
 
     # -- data --------------------------------------------------------------------------------------------------------------
 
@@ -177,8 +139,8 @@ class Receiver:
         trimmed = (flags & _TRIMMED_BIT) != 0
         if trimmed.any():
             self._on_trimmed(incoming, indices[ok & trimmed], protected[ok & trimmed], now)
-            ok |= trimmed
-            whole = ok & ~trimmed & (payloads == expected)
+            ok &= trimmed | (payloads == expected)
+            whole = ok & ~trimmed
         else:
             ok &= payloads == expected
             whole = ok
@@ -194,13 +156,22 @@ class Receiver:
         new = incoming.place(data[:, HEADER_BYTES:], rows, indices, protected, now)
         core.counters["delivered"] += new
         core.counters["duplicate"] += int(indices.size) - new
+        flow = core.peers[source]
+        flow.last_data = now
+        if incoming.reported and not (flags & _RETRANSMISSION_BIT).all():
+            flow.straggler_came()
         if incoming.missing == 0:
             self._complete(incoming, now)
         else:
             self._arm(incoming)
 
-    def _find(self, source: int, message: int, record: np.void, count: int, now: int) -> IncomingMessage | None:
-        """Returns the message that a header belongs to; makes it if it is new and there is room."""
+    def _find(
+        self, source: int, message: int, record: np.void, count: int, now: int, probe: int = 0
+    ) -> IncomingMessage | None:
+        """Returns the message that a header belongs to; makes it if it is new and there is room.
+
+        ``probe`` is the sequence number if the header is a probe, whose sender wants to know if there is no room.
+        """
         core = self._core
         flow = core.peers[source]
         length, stride = int(record["length"]), int(record["stride"])
@@ -215,38 +186,40 @@ class Receiver:
                 core.counters["inconsistent"] += count
                 return None
             return incoming
-        if (source, message) in self._finished:
+        finished = flow.finished.get(message)
+        if finished is not None:
             core.counters["late"] += count
+            if finished.missing:
+                flow.straggler_came()
             return None
-        if self._retired is not None and ahead(operation_of(message), self._retired) <= 0:
+        if self.admission.over(message):
             core.counters["stale"] += count
             return None
-        if stride == 0 or stride > core.stride or length > core.policy.wire.message_bytes or -(-length // stride) > 65535:
+        if stride != core.stride or length > core.max_message_bytes:
             core.counters["malformed"] += count
             return None
-        expected = self._expected.get((source, message))
+        expected = flow.expected.get(message)
         if expected is None:
-            if not self._has_room(length):
+            if not self.admission.room(length):
                 core.counters["no_memory"] += count
+                if probe:
+                    self.admission.remember(flow, message, probe)
+                    self._report_nothing(source, message, probe, now, busy=True)
                 return None
-            self._early_bytes += length
+            self.admission.charge(length)
             buffer = np.empty(length, np.uint8)
+        elif expected.length != length:
+            core.counters["inconsistent"] += count
+            self.admission.refuse(flow, message, length, expected.length)
+            return None
         else:
-            if expected[0] != length:
-                core.counters["inconsistent"] += count
-                core.events.append(MessageRefused(source, message, length, expected[0]))
-                return None
-            buffer = np.empty(length, np.uint8) if expected[1] is None else expected[1]
+            buffer = np.empty(length, np.uint8) if expected.buffer is None else expected.buffer
         incoming = IncomingMessage(
             source, message, length, stride, int(record["bound"]), int(record["protected_packets"]), buffer, now
         )
         incoming.posted = expected is not None
         flow.incoming[message] = incoming
         return incoming
-
-    def _has_room(self, length: int) -> bool:
-        """Whether a message that nobody here expects yet may be kept."""
-        return self._early_bytes + length <= self._core.policy.memory.early_bytes
 
     def _on_trimmed(self, incoming: IncomingMessage, indices: NDArray[np.int64], protected: NDArray[np.bool_], now: int) -> None:
         """A switch kept only the headers: ask at once for what the bound does not cover."""
@@ -278,29 +251,29 @@ class Receiver:
         record = screened.records[index]
         source, message = int(screened.sources[index]), message_key(screened, index)
         sequence = int(record["sequence"])
-        finished = self._finished.get((source, message))
+        finished = self._core.peers[source].finished.get(message)
         if finished is not None:
             self._stop(source, message, finished, sequence, now)
             return
-        incoming = self._find(source, message, record, 1, now)
+        incoming = self._find(source, message, record, 1, now, probe=sequence)
         if incoming is None:
-            if (source, message) not in self._expected and not self._has_room(int(record["length"])):
-                self._busy(source, message, sequence, now)
             return
-        incoming.probed = True
-        incoming.probe_echo = sequence
+        incoming.note_probe(sequence, now)
         self._arm(incoming)
         self._decide(incoming, now)
 
+    def _deadline(self, incoming: IncomingMessage) -> int | None:
+        grace = self._core.policy.grace
+        flow = self._core.peers[incoming.peer]
+        # A sender that waits for feedback is silent for a round trip and for as long as feedback is held back here.
+        floor = flow.rtt.smoothed + 4 * flow.rtt.variation + FEEDBACK_DELAY_NS
+        floor = max(int(grace.floor_ms * MILLISECOND), floor)
+        return incoming.deadline(grace.factor, floor, flow.reordering_window(), flow.last_data)
+
     def _arm(self, incoming: IncomingMessage) -> None:
-        core = self._core
-        grace = core.policy.grace
-        flow = core.peers[incoming.peer]
-        deadline = incoming.deadline(
-            grace.factor, max(int(grace.floor_ms * MILLISECOND), flow.rtt.smoothed), flow.reordering_window()
-        )
+        deadline = self._deadline(incoming)
         if deadline is not None:
-            core.timers.set((COMPLETION_TIMER, incoming.peer, incoming.message), deadline)
+            self._core.timers.set((COMPLETION_TIMER, incoming.peer, incoming.message), deadline)
 
     def on_completion_timer(self, peer: int, message: int, now: int) -> None:
         """Waiting longer would not be cheap, or stragglers had their time."""
@@ -310,26 +283,31 @@ class Receiver:
 
     def _decide(self, incoming: IncomingMessage, now: int) -> None:
         core = self._core
-        flow = core.peers[incoming.peer]
-        if incoming.probed and now < incoming.last_arrival + flow.reordering_window():
+        deadline = self._deadline(incoming)
+        if deadline is None:
             return
+        if now < deadline:
+            core.timers.set((COMPLETION_TIMER, incoming.peer, incoming.message), deadline)
+            return
+        core.peers[incoming.peer].waited_in_vain()
         if incoming.satisfied:
             self._complete(incoming, now)
-        elif incoming.probed:
-            incoming.probed = False
-            packet = core.build.report(
-                PacketType.STATUS,
-                incoming.peer,
-                incoming.message,
-                microseconds(now),
-                incoming.bitmap(),
-                packets=incoming.packets,
-                missing=incoming.missing,
-                needed=incoming.needed,
-                echo=incoming.probe_echo,
-            )
-            core.counters["status_sent"] += 1
-            core.send_control(incoming.peer, packet)
+            return
+        incoming.probed = False
+        incoming.reported = True
+        packet = core.build.report(
+            PacketType.STATUS,
+            incoming.peer,
+            incoming.message,
+            microseconds(now),
+            incoming.bitmap(),
+            packets=incoming.packets,
+            missing=incoming.missing,
+            needed=incoming.needed,
+            echo=incoming.probe_echo,
+        )
+        core.counters["status_sent"] += 1
+        core.send_control(incoming.peer, packet)
 
     def _complete(self, incoming: IncomingMessage, now: int) -> None:
         core = self._core
@@ -337,18 +315,14 @@ class Receiver:
         flow = core.peers[incoming.peer]
         del flow.incoming[incoming.message]
         core.timers.cancel((COMPLETION_TIMER, *key))
-        self._expected.pop(key, None)
-        if not incoming.posted:
-            self._unclaimed[key] = incoming.length
+        self.admission.completed(flow, incoming)
         lost = incoming.lost() if incoming.missing else _NONE
-        finished = _Finished(incoming.packets, incoming.missing, incoming.bitmap(), now)
-        self._finished[key] = finished
-        self._stop(*key, finished, incoming.probe_echo, now)
+        self._stop(*key, flow.finished.add(incoming, now), incoming.probe_echo, now)
         core.counters["completed"] += 1
         core.counters["lost"] += int(lost.size)
         core.events.append(MessageReceived(incoming.peer, incoming.message, incoming.buffer, incoming.stride, lost))
 
-    def _stop(self, peer: int, message: int, finished: _Finished, echo: int, now: int) -> None:
+    def _stop(self, peer: int, message: int, finished: Finished, echo: int, now: int) -> None:
         packet = self._core.build.report(
             PacketType.STOP,
             peer,
@@ -362,7 +336,8 @@ class Receiver:
         )
         self._core.send_control(peer, packet)
 
-    def _busy(self, peer: int, message: int, echo: int, now: int) -> None:
+    def _report_nothing(self, peer: int, message: int, echo: int, now: int, *, busy: bool) -> None:
+        """STATUS about a message of which nothing has been kept: there is no room for it, or now there is."""
         packet = self._core.build.report(
             PacketType.STATUS,
             peer,
@@ -373,7 +348,7 @@ class Receiver:
             missing=0,
             needed=0,
             echo=echo,
-            busy=True,
+            busy=busy,
         )
         self._core.send_control(peer, packet)
 
@@ -398,7 +373,7 @@ class Receiver:
             if flow.unreported >= FEEDBACK_EVERY or source in urgent:
                 self.send_feedback(flow, now)
             elif flow.unreported:
-                core.timers.set_earlier((FEEDBACK_TIMER, source, 0), now + FEEDBACK_DELAY_NS)
+                core.timers.set_earlier((FEEDBACK_TIMER, source, 0), now + flow.feedback_delay())
 
     def send_feedback(self, flow: Peer, now: int) -> None:
         """Queues FEEDBACK and ends the interval."""
@@ -406,14 +381,6 @@ class Receiver:
         core.timers.cancel((FEEDBACK_TIMER, flow.rank, 0))
         core.counters["feedback_sent"] += 1
         core.send_control(flow.rank, core.build.feedback(flow.rank, microseconds(now), flow.feedback(core.window_per_peer, now)))
-
-    def forget(self, now: int) -> None:
-        """Drops records of messages that finished so long ago that their senders have stopped asking."""
-        while self._finished:
-            key, record = next(iter(self._finished.items()))
-            if now - record.at < self._horizon:
-                return
-            del self._finished[key]
 
 
 def message_key(screened: Screened, index: int) -> int:

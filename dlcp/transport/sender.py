@@ -1,4 +1,15 @@
-"""The sending half of an endpoint: schedules packets of all messages to all peers, probes until each is acknowledged."""
+"""The sending half of an endpoint: schedules packets of all messages to all peers, probes until each is acknowledged.
+
+What happens when an answer does not come, fastest first:
+
+* Feedback says that packets after a probe have arrived, or the probe itself, but no answer to it has: probe again after the time
+  that stragglers may take, which is a fraction of a round trip.
+* No feedback at all: probe again after the probe timeout (RFC 9002, section 6.2), doubling up to the policy's limit.  While a
+  closed window keeps data from being sent, PING takes the probe's place.
+* Feedback comes after several such timeouts, and most of what was in flight is lost: the congestion window collapses (persistent
+  congestion, RFC 9002, section 7.6).  Silence alone is no reason: the host at the other end may have been busy, and a closed
+  window keeps the network safe meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +31,6 @@ TRANSMIT_BYTES: Final = 1 << 20
 """What one call hands out at most, so that receiving gets its turn."""
 PEER_QUANTUM_BYTES: Final = 256 << 10
 """What one peer may send before the next one gets its turn."""
-TIMEOUTS_BEFORE_COLLAPSE: Final = 3
 
 PROBE_TIMER: Final = "probe"
 PING_TIMER: Final = "ping"
@@ -43,15 +53,17 @@ class Sender:
         Raises:
             ValueError: The id is in use towards this peer, or shape and size do not fit.
         """
-        flow = self._core.peers[peer]
+        core = self._core
+        flow = core.peers[peer]
         if message in flow.outgoing:
             raise ValueError(f"{describe(message)} is on its way to rank {peer} already")
-        identity = self._core.identity
+        identity = core.identity
         self._order += 1
-        out = OutgoingMessage(identity.rank, peer, identity.cookie, message, payload, self._core.stride, tags, bound, self._order)
+        out = OutgoingMessage(identity.rank, peer, identity.cookie, message, payload, core.stride, tags, bound, self._order)
+        if out.packets > core.max_packets:
+            raise ValueError(f"message of {out.packets} packets, one report lists {core.max_packets}; cut it into parts")
+        flow.start_waiting(now)
         flow.outgoing[message] = out
-        if flow.waiting_since is None:
-            flow.waiting_since = now
         flow.enqueue(out)
 
     def transmit(self, now: int) -> list[Burst]:
@@ -85,7 +97,6 @@ class Sender:
         used = 0
         policy = self._core.policy
         timestamp = microseconds(now)
-        idle = flow.in_flight == 0
         while allowance > 0 and message is not None:
             indices, again = message.take(allowance)
             count = int(indices.size)
@@ -93,7 +104,7 @@ class Sender:
             burst = Burst(
                 flow.rank,
                 policy.tos(priority, protected),
-                message.headers(indices, again, flow.number(count), timestamp),
+                message.headers(indices, again, flow.number(count, now), timestamp),
                 message.payload,
                 indices * message.stride,
                 message.sizes(indices),
@@ -102,100 +113,159 @@ class Sender:
             self._core.counters["retransmitted" if again else f"sent_class_{priority}"] += count
             used += burst.wire_bytes
             allowance -= count
-            if not message.remaining:
-                bursts.append(self._probe(flow, message, now))
+            probed = None if message.remaining else message
             flow.requeue(message)
             message = flow.next_message()
+            if probed is not None:
+                probed.probe_priority = priority
+                # With nothing behind it, only a timeout would tell that this probe was lost.
+                self._probe(flow, probed, bursts, now, copies=2 if message is None and flow.lossy else 1)
         if used:
             flow.sent(used, now)
-            if idle:
-                self._core.timers.set((PING_TIMER, flow.rank, 0), now + 2 * flow.rtt.probe_timeout())
+        if message is not None and flow.in_flight and (PING_TIMER, flow.rank, 0) not in self._core.timers:
+            self._core.timers.set((PING_TIMER, flow.rank, 0), now + flow.rtt.probe_timeout(flow.unanswered))
         return used
 
-    def _probe(self, flow: Peer, message: OutgoingMessage, now: int) -> Burst:
-        packet = message.probe(flow.number(1), microseconds(now))
-        self._core.counters["probes"] += 1
-        self._core.timers.set((PROBE_TIMER, flow.rank, message.message), now + flow.rtt.probe_timeout(message.attempt))
-        return control_burst(flow.rank, self._core.control_tos, packet)
+    def _probe(self, flow: Peer, message: OutgoingMessage, bursts: list[Burst], now: int, copies: int = 1) -> None:
+        core = self._core
+        tos = core.policy.tos(message.probe_priority, True)
+        sequence = 0
+        for _ in range(copies):
+            # Zero in a report means that no probe is answered.
+            sequence = flow.number(1, now) or flow.number(1, now)
+            bursts.append(control_burst(flow.rank, tos, message.probe(sequence, microseconds(now))))
+        core.counters["probes"] += copies
+        flow.probing.pop(message.message, None)
+        flow.probing[message.message] = sequence
+        core.timers.set((PROBE_TIMER, flow.rank, message.message), now + flow.rtt.probe_timeout(message.attempt))
 
     # -- answers ---------------------------------------------------------------------------------------------------------
 
     def on_report(self, peer: int, message: int, body: NDArray[np.uint8], final: bool, now: int) -> None:
-        """Takes STATUS (``final`` false) or STOP: ``body`` is what follows the header."""
+        """Takes STATUS (``final`` false) or STOP: ``body`` is what follows the header.
+
+        Raises:
+            ValueError: The report does not fit the message.
+        """
         core = self._core
         flow = core.peers[peer]
         out = flow.outgoing.get(message)
         if out is None:
             core.counters["stale_report"] += 1
             return
-        try:
-            report = REPORT_BODY.decode_one(body)
-            if report["packets"] not in (0, out.packets):
-                raise ValueError("report about another number of packets")
-            missing = unpack_bitmap(body[REPORT_BODY.size :], report["packets"])
-        except ValueError:
-            core.counters["malformed"] += 1
+        report = REPORT_BODY.decode_one(body[: REPORT_BODY.size])
+        if report["busy"] and not final:
+            core.counters["busy"] += 1
             return
-        if missing.size != report["missing"] and not report["busy"]:
-            core.counters["malformed"] += 1
-            return
+        missing = _missing(report, body[REPORT_BODY.size :], out, final)
         if final:
             self._finish(flow, out, missing)
-        elif report["busy"]:
-            core.counters["busy"] += 1
-        elif report["echo"] == 0:
+            return
+        if report["echo"] == 0:
             core.counters["trim_requests"] += int(missing.size)
-            out.resend(missing, report["needed"])
-            core.timers.cancel((PROBE_TIMER, peer, message))
-            flow.enqueue(out)
         elif out.remaining or out.probe_round is None or ahead(report["echo"], out.probe_round) < 0:
             core.counters["stale_report"] += 1
-        else:
-            core.timers.cancel((PROBE_TIMER, peer, message))
-            out.resend(missing, report["needed"])
-            flow.enqueue(out)
+            return
+        core.timers.cancel((PROBE_TIMER, peer, message))
+        flow.probing.pop(message, None)
+        out.resend(missing, report["needed"])
+        flow.enqueue(out)
 
     def _finish(self, flow: Peer, out: OutgoingMessage, lost: Indices) -> None:
+        core = self._core
         del flow.outgoing[out.message]
-        self._core.timers.cancel((PROBE_TIMER, flow.rank, out.message))
+        flow.probing.pop(out.message, None)
+        core.timers.cancel((PROBE_TIMER, flow.rank, out.message))
         for index in lost.tolist():
-            self._core.counters[f"given_up_class_{int(out.tags[index]) >> 1}"] += 1
-        self._core.events.append(MessageSent(flow.rank, out.message, lost))
+            core.counters[f"given_up_class_{int(out.tags[index]) >> 1}"] += 1
+        core.events.append(MessageSent(flow.rank, out.message, lost))
 
     def on_feedback(self, peer: int, body: dict[str, int], now: int) -> None:
         """Takes FEEDBACK."""
-        flow = self._core.peers[peer]
+        core = self._core
+        flow = core.peers[peer]
+        unknown = flow.rtt.minimum is None
         if not flow.on_feedback(body, now):
-            self._core.counters["stale_feedback"] += 1
+            core.counters["stale_feedback"] += 1
             return
-        if flow.in_flight:
-            self._core.timers.set((PING_TIMER, peer, 0), now + 2 * flow.rtt.probe_timeout())
+        ping = (PING_TIMER, peer, 0)
+        if not flow.in_flight or flow.next_message() is None:
+            core.timers.cancel(ping)
+        elif flow.acknowledged == (flow.next_sequence - 1) & 0xFFFFFFFF:
+            # Only stragglers are out, and nothing that would draw feedback: do not wait for a timeout to count them as lost.
+            core.timers.set(ping, now + flow.rtt.smoothed // 2)
         else:
-            self._core.timers.cancel((PING_TIMER, peer, 0))
+            core.timers.set(ping, now + flow.rtt.probe_timeout())
+        self._hasten(flow, unknown, now)
+
+    def _hasten(self, flow: Peer, everything: bool, now: int) -> None:
+        """Brings forward the timers of probes that the peer has seen, or seen overtaken, without an answer so far."""
+        core = self._core
+        passed = []
+        for message, sequence in flow.probing.items():
+            if ahead(sequence, flow.acknowledged) > 0:
+                break
+            passed.append(message)
+        window = flow.reordering_window()
+        for message in passed:
+            del flow.probing[message]
+            attempt = flow.outgoing[message].attempt
+            delay = min(2 * window << min(attempt, 16), flow.rtt.probe_timeout(attempt))
+            core.timers.set_earlier((PROBE_TIMER, flow.rank, message), now + delay)
+        if everything and flow.rtt.minimum is not None:
+            # These were armed when the round trip was anybody's guess.
+            for message in flow.probing:
+                deadline = now + flow.rtt.probe_timeout(flow.outgoing[message].attempt)
+                core.timers.set_earlier((PROBE_TIMER, flow.rank, message), deadline)
 
     # -- timers ----------------------------------------------------------------------------------------------------------
 
     def on_probe_timer(self, peer: int, message: int, now: int) -> None:
         """A probe went unanswered: probe again, more slowly each time."""
-        flow = self._core.peers[peer]
+        core = self._core
+        flow = core.peers[peer]
         out = flow.outgoing.get(message)
         if out is None or out.remaining:
             return
         out.attempt += 1
-        self._core.control_out.append(self._probe(flow, out, now))
+        # Two, as RFC 9002, section 6.2.4 allows, unless the probes of other messages ask as well.
+        self._probe(flow, out, core.control_out, now, copies=1 if len(flow.probing) > 1 else 2)
 
     def on_ping_timer(self, peer: int, now: int) -> None:
-        """The end of a window may be lost, or the feedback about it: ask."""
-        flow = self._core.peers[peer]
-        if flow.in_flight <= 0:
+        """The window is closed, and the end of it may be lost, or the feedback about it: ask."""
+        core = self._core
+        flow = core.peers[peer]
+        if not flow.in_flight or flow.next_message() is None:
             return
         flow.unanswered += 1
-        if flow.unanswered == TIMEOUTS_BEFORE_COLLAPSE:
-            flow.control.on_timeout()
-        self.ping(flow, now)
-        self._core.timers.set((PING_TIMER, peer, 0), now + 2 * flow.rtt.probe_timeout(flow.unanswered))
+        for _ in range(2):
+            self.ping(flow, now)
+        core.timers.set((PING_TIMER, peer, 0), now + flow.rtt.probe_timeout(flow.unanswered))
 
     def ping(self, flow: Peer, now: int) -> None:
         """Sends a PING, which draws FEEDBACK."""
         self._core.counters["pings"] += 1
-        self._core.send_control(flow.rank, self._core.build.ping(flow.rank, flow.number(1), microseconds(now)))
+        self._core.send_control(flow.rank, self._core.build.ping(flow.rank, flow.number(1, now), microseconds(now)))
+
+
+def _missing(report: dict[str, int], bits: NDArray[np.uint8], out: OutgoingMessage, final: bool) -> Indices:
+    """Returns what a report says is missing.
+
+    Raises:
+        ValueError: It contradicts itself, or the message, or the rules by which a message is complete.
+    """
+    packets = report["packets"]
+    if packets == 0 and not final:
+        if report["missing"]:
+            raise ValueError("packets are missing of a message of which nothing is known")
+        return np.arange(out.packets, dtype=np.int64)
+    if packets != out.packets or bits.size != (packets + 7) // 8:
+        raise ValueError("report about another number of packets")
+    missing = unpack_bitmap(bits, packets)
+    if missing.size != report["missing"]:
+        raise ValueError("count and bitmap differ")
+    if final and not out.may_lack(missing):
+        raise ValueError("more is missing than protection and bound allow")
+    if not final and not missing.size:
+        raise ValueError("a question about nothing")
+    return missing

@@ -30,6 +30,8 @@ class Timers(Generic[K]):
         self._deadline[key] = deadline
         self._count += 1
         heapq.heappush(self._heap, (deadline, self._count, key))
+        if len(self._heap) > 64 + 4 * len(self._deadline):
+            self._compact()
 
     def set_earlier(self, key: K, deadline: int) -> None:
         """Arms ``key``, or moves it if the new deadline comes first."""
@@ -40,6 +42,16 @@ class Timers(Generic[K]):
     def cancel(self, key: K) -> None:
         """Disarms ``key``; no error if it was not armed."""
         self._deadline.pop(key, None)
+
+    def clear(self) -> None:
+        """Disarms everything."""
+        self._deadline.clear()
+        self._heap.clear()
+
+    def _compact(self) -> None:
+        """Timers that are moved all the time leave their old deadlines behind."""
+        self._heap = [entry for entry in self._heap if self._deadline.get(entry[2]) == entry[0]]
+        heapq.heapify(self._heap)
 
     def next(self) -> int | None:
         """Returns the earliest deadline."""

@@ -5,9 +5,26 @@ All react once per round trip (a round is one window's worth of feedback).
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from typing import Final
 
 from dlcp.transport.congestion.base import CongestionControl, FlowParameters, Sample, register
+
+CHANCE_DEVIATIONS: Final = 3.0
+"""Standard deviations by which losses must exceed the tolerated share before they are more than bad luck."""
+
+
+def excess_loss(lost: int, total: int, tolerance: float) -> float:
+    """Returns the share of lost packets beyond the tolerated one; 0 while chance explains it.
+
+    With 16 packets and a tolerance of 5 % one is often lost, and that is 6 %: only what a binomial distribution of the tolerated
+    share makes unlikely is a signal.  Without any tolerance every loss is one.
+    """
+    if not lost or not total:
+        return 0.0
+    likely = tolerance * total + CHANCE_DEVIATIONS * math.sqrt(tolerance * (1 - tolerance) * total)
+    return lost / total - tolerance if lost > likely else 0.0
 
 
 class _Rounds(CongestionControl):
@@ -17,19 +34,23 @@ class _Rounds(CongestionControl):
         super().__init__(parameters)
         self._round_end: int | None = None
         self._delivered = self._lost = self._marked = 0
+        self._limited = False
 
     def on_feedback(self, sample: Sample) -> None:
         self._delivered += sample.delivered
-        self._lost += max(sample.lost, 0)
+        self._lost += sample.lost
         self._marked += sample.marked
+        self._limited = self._limited or sample.limited
         if self._round_end is None:
             self._round_end = sample.now + sample.smoothed_rtt
         self._every_feedback(sample)
         if sample.now >= self._round_end:
             total = self._delivered + self._lost
             if total:
-                self._end_of_round(sample, self._marked / max(self._delivered, 1), self._lost / total)
+                excess = excess_loss(self._lost, total, self.parameters.loss_tolerance)
+                self._end_of_round(sample, self._marked / max(self._delivered, 1), excess, self._limited)
             self._delivered = self._lost = self._marked = 0
+            self._limited = False
             self._round_end = sample.now + sample.smoothed_rtt
         self._clamp()
 
@@ -38,8 +59,8 @@ class _Rounds(CongestionControl):
         """Called for each feedback, before a round ends."""
 
     @abstractmethod
-    def _end_of_round(self, sample: Sample, marked: float, lost: float) -> None:
-        """Called once a round with the shares of marked and of lost packets."""
+    def _end_of_round(self, sample: Sample, marked: float, excess: float, limited: bool) -> None:
+        """Called once a round with the share of marked packets, that of packets lost beyond tolerance, and the limit."""
 
 
 @register("dctcp")
@@ -47,28 +68,33 @@ class Dctcp(_Rounds):
     """DCTCP-like: additive increase, decrease in proportion to the share of marked packets (RFC 8257).
 
     Loss below the tolerated share is no signal: a loss-bounded transport may lose that much for good.  Loss above it counts as
-    marks, which keeps the algorithm safe on networks that never mark.
+    marks, which keeps the algorithm safe on networks that never mark: with a share q lost, the window settles at 2 / q packets,
+    as it does with a share q marked.
     """
 
     def __init__(self, parameters: FlowParameters) -> None:
         super().__init__(parameters)
         self.alpha = 1.0
-        self.slow_start = True
+        self.threshold = math.inf
 
     def _every_feedback(self, sample: Sample) -> None:
-        if self.slow_start and sample.limited and not sample.marked:
-            self.window += sample.delivered
+        if self.window < self.threshold and sample.limited and not sample.marked:
+            self.window = min(self.window + sample.delivered, max(self.threshold, self.window))
 
-    def _end_of_round(self, sample: Sample, marked: float, lost: float) -> None:
-        excess = lost if lost > self.parameters.loss_tolerance else 0.0
+    def _end_of_round(self, sample: Sample, marked: float, excess: float, limited: bool) -> None:
         share = min(max(marked, excess), 1.0)
         gain = self.parameters.gain
         self.alpha = (1 - gain) * self.alpha + gain * share
+        growing = self.window < self.threshold
         if share > 0:
-            self.slow_start = False
             self.window *= 1 - max(self.alpha, excess) / 2
-        elif not self.slow_start and sample.limited:
+            self.threshold = self.window
+        if limited and (share > 0 or not growing):
             self.window += 1
+
+    def on_timeout(self) -> None:
+        self.threshold = max(self.window / 2, self.MINIMUM_WINDOW)
+        super().on_timeout()
 
 
 @register("delay")
@@ -84,15 +110,13 @@ class Delay(_Rounds):
         if sample.rtt - sample.minimum_rtt <= self.parameters.target_delay_ns and sample.limited:
             self.window += sample.delivered / max(self.window, 1.0) * max(1.0, self.window / 16)
 
-    def _end_of_round(self, sample: Sample, marked: float, lost: float) -> None:
+    def _end_of_round(self, sample: Sample, marked: float, excess: float, limited: bool) -> None:
         decrease = 0.0
         if sample.rtt is not None:
             target = sample.minimum_rtt + self.parameters.target_delay_ns
             if sample.rtt > target:
                 decrease = self.BETA * (sample.rtt - target) / sample.rtt
-        if lost > self.parameters.loss_tolerance:
-            decrease = max(decrease, lost / 2)
-        decrease = max(decrease, marked / 2)
+        decrease = max(decrease, excess / 2, marked / 2)
         self.window *= 1 - min(decrease, self.MAX_DECREASE)
 
 

@@ -38,7 +38,7 @@ class Sample:
     Attributes:
         now: Nanoseconds.
         delivered: Packets that arrived.
-        lost: Packets that were passed over in sequence and had not arrived when the feedback left.
+        lost: Packets that count as lost from now on: passed over in sequence, and not merely late as far as one can tell.
         marked: Arrived packets that carried a congestion mark, or arrived trimmed.
         rtt: Round trip in nanoseconds, if the feedback allowed to measure one.
         smoothed_rtt: Moving average of it.
