@@ -44,27 +44,35 @@ class PortCounters:
         return asdict(self)
 
 
-_SEPARATOR: Final = re.compile(r"[^a-zA-Z0-9_]+")
+_FORBIDDEN: Final = re.compile(r"[^a-zA-Z0-9_]+")
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def _samples(name: str, value: Any, labels: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str, float]]:
+def _name(text: object) -> str:
+    name = _FORBIDDEN.sub("_", str(text)) or "_"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def _samples(name: str, value: Any, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str], int | float]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _samples(f"{name}_{_SEPARATOR.sub('_', str(key))}", inner, labels)
+            if isinstance(key, int):
+                yield from _samples(name, inner, {**labels, name.rpartition("_")[2].removesuffix("s") or "key": str(key)})
+            else:
+                yield from _samples(f"{name}_{_FORBIDDEN.sub('_', str(key))}", inner, labels)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for index, inner in enumerate(value):
-            yield from _samples(name, inner, (*labels, ("class", str(index))))
+            yield from _samples(name, inner, {**labels, "class": str(index)})
     elif isinstance(value, int | float):
-        text = ",".join(f'{key}="{label.translate(_ESCAPES)}"' for key, label in labels)
-        yield name, f"{{{text}}}" if text else "", float(value)
+        yield name, labels, value
 
 
 def render_prometheus(metrics: Mapping[str, Any], *, prefix: str = "dlcp", labels: Mapping[str, object] | None = None) -> str:
     """Renders nested metrics in the Prometheus text exposition format, version 0.0.4.
 
     Args:
-        metrics: Numbers under names; mappings nest (names are joined with ``_``), a sequence is one value for each class (label
+        metrics: Numbers under names.  Mappings nest, and names are joined with ``_``; integer keys become a label that is named
+            after the mapping (``{"peers": {3: ...}}`` gives ``peer="3"``); a sequence is one value for each class (label
             ``class``).  Anything else, text for example, is left out.
         prefix: First part of every name.
         labels: Labels of every sample, for example ``{"rank": 0}``.
@@ -72,11 +80,12 @@ def render_prometheus(metrics: Mapping[str, Any], *, prefix: str = "dlcp", label
     Returns:
         Text that ends with a newline, or the empty string if there is no number.
     """
-    common = tuple((_SEPARATOR.sub("_", key), str(value)) for key, value in (labels or {}).items())
+    common = {_name(key): str(value) for key, value in (labels or {}).items()}
     families: dict[str, list[str]] = {}
-    for name, text, value in _samples(_SEPARATOR.sub("_", prefix), metrics, common):
-        number = str(int(value)) if value.is_integer() else repr(value)
-        families.setdefault(name, []).append(f"{name}{text} {number}")
+    for name, tags, value in _samples(_name(prefix), metrics, common):
+        text = ",".join(f'{_name(key)}="{label.translate(_ESCAPES)}"' for key, label in tags.items())
+        number = str(int(value)) if isinstance(value, int) or value.is_integer() else repr(value)
+        families.setdefault(name, []).append(f"{name}{{{text}}} {number}" if text else f"{name} {number}")
     lines: list[str] = []
     for name, samples in families.items():
         lines += [f"# TYPE {name} untyped", *samples]
