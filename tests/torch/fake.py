@@ -1,11 +1,12 @@
-"""A communicator that loses exactly what a test says.
+"""Stand-ins: a communicator that loses exactly what a test says, and a device that is the host.
 
-It has the interface of dlcp.Communicator as far as the hook uses it.  Contributions are added up by gloo, in a group of its own,
-by a thread of its own, as the real one completes operations from its I/O thread.
+The communicator has the interface of dlcp.Communicator as far as the hook uses it.  Contributions are added up by gloo, in a
+group of its own, by a thread of its own, as the real one completes operations from its I/O thread.
 """
 
 import queue
 import threading
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -75,3 +76,28 @@ class FakeCommunicator:
                 operation.finish(None, error)
             else:
                 operation.finish(Reduction(out, lost, values))
+
+
+class HostStreams:
+    """What DeviceStage needs of a device, with the host in its place: copies are done when they are asked for."""
+
+    pinned = False
+
+    def __init__(self):
+        self.log = []
+
+    def aside(self):
+        return nullcontext()
+
+    def follow(self):
+        self.log.append("follow")
+
+    def hold(self, tensor):
+        self.log.append("hold")
+
+    def mark(self):
+        self.log.append("mark")
+        return lambda: self.log.append("waited")
+
+    def future(self):
+        return torch.futures.Future()

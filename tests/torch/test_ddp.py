@@ -7,8 +7,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import dlcp.torch.reducer
 from dlcp.policy import Policy
 from dlcp.torch import DLCPState
+from dlcp.torch.staging import DeviceStage
+from tests.torch.fake import HostStreams
 from tests.torch.ranks import run_ranks
 
 RELIABLE = {"loss": {"push": 0.0}, "timeouts": {"peer_s": 5.0, "connect_s": 20.0}}
@@ -55,6 +58,8 @@ def compare(rank, world, options, ddp_options):
     options = dict(options)
     algorithm = options.pop("algorithm", "sharded")
     no_sync = options.pop("no_sync", False)
+    if options.pop("device", False):
+        dlcp.torch.reducer.stage_for = lambda device: DeviceStage(HostStreams())
     dtype = options.get("dtype", torch.float32)
 
     def run(attach):
@@ -73,21 +78,22 @@ def compare(rank, world, options, ddp_options):
     return metrics["passes"], metrics["buckets"]
 
 
-@pytest.mark.parametrize(
-    ("options", "ddp_options"),
-    [
-        ({}, {}),
-        ({"algorithm": "ring"}, {}),
-        ({}, {"gradient_as_bucket_view": True}),
-        ({}, {"static_graph": True}),
-        ({"dtype": torch.float64}, {}),
-        ({"frozen": True}, {}),
-        ({"unused": True}, {"find_unused_parameters": True}),
-        ({"unused": True, "no_sync": True}, {"find_unused_parameters": True}),
-        ({"no_sync": True}, {"gradient_as_bucket_view": True}),
-    ],
-    ids=["plain", "ring", "view", "static", "float64", "frozen", "unused", "unused-no_sync", "no_sync-view"],
-)
+CASES = {
+    "plain": ({}, {}),
+    "ring": ({"algorithm": "ring"}, {}),
+    "view": ({}, {"gradient_as_bucket_view": True}),
+    "static": ({}, {"static_graph": True}),
+    "device": ({"device": True}, {}),
+    "device-static-view": ({"device": True}, {"static_graph": True, "gradient_as_bucket_view": True}),
+    "float64": ({"dtype": torch.float64}, {}),
+    "frozen": ({"frozen": True}, {}),
+    "unused": ({"unused": True}, {"find_unused_parameters": True}),
+    "unused-no_sync": ({"unused": True, "no_sync": True}, {"find_unused_parameters": True}),
+    "no_sync-view": ({"no_sync": True}, {"gradient_as_bucket_view": True}),
+}
+
+
+@pytest.mark.parametrize(("options", "ddp_options"), CASES.values(), ids=CASES)
 def test_without_loss_training_is_bit_identical_to_plain_ddp(options, ddp_options):
     (passes, buckets), other = run_ranks(compare, options, ddp_options)
     assert (passes, buckets) == other
