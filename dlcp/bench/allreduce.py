@@ -1,0 +1,390 @@
+"""The all-reduce benchmark: what one rank does, and the run that drives all ranks.
+
+Theory of operation.  All candidates live in the same processes at the same time.  In each turn the parent asks all ranks to load
+their buffers, names a moment at which all begin, collects each rank's time, and only when the last rank is done asks for the CPU
+time, so that what a rank still does for others is counted.  A turn's time is that of the slowest rank; its CPU time is the sum
+over ranks.  Then every rank checks every element of its result.
+
+Contributions are whole numbers, multiples of the number of ranks and small enough that every sum, partial or not, is exact in the
+element type on the wire.  So "contributed - delivered - residual" is either exactly zero or an error.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlcp.bench.candidates import Candidate, DlcpCandidate, GlooCandidate, StreamCandidate
+from dlcp.bench.crew import Crew
+from dlcp.bench.meters import CpuMeter, MemoryLedger
+from dlcp.bench.numbers import difference, turns
+from dlcp.collectives.communicator import Algorithm, Communicator
+from dlcp.collectives.operation import Reduction
+from dlcp.policy import Policy
+from dlcp.udp.faults import FaultPlan
+
+Floats = NDArray[np.float32]
+
+_SHIFT: Final = 7919  # prime, so that no two iterations meet in their data for long
+_EXACT_BITS: Final = {"float32": 24, "float16": 11, "bfloat16": 8}
+_CHUNK: Final = 1 << 20
+_START_DELAY_NS: Final = 1_000_000
+_START_DELAY_PER_RANK_NS: Final = 200_000
+_OPEN_EXTRA_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is measured.
+
+    Attributes:
+        ranks: Number of ranks, at least 2.
+        elements: float32 elements of the array.
+        iterations: Measured turns of each candidate.
+        warmup: Turns before them that are not.
+        candidates: Names, ``dlcp`` first; of ``dlcp``, ``dlcp_lossless``, ``gloo`` and ``stream``.
+        policy: For DLCP.
+        algorithm: For DLCP.
+        faults: Injected into DLCP's packets, except those of ``dlcp_lossless``.
+        tagged: Whether packets carry classes and protection, as under the DDP hook.
+        seed: Of data, tags and the choice of protected packets.
+        timeout_s: Longest turn.
+    """
+
+    ranks: int
+    elements: int
+    iterations: int
+    warmup: int
+    candidates: tuple[str, ...]
+    policy: Policy
+    algorithm: Algorithm
+    faults: FaultPlan | None
+    tagged: bool
+    seed: int
+    timeout_s: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """What came out for one candidate, measured turns only.
+
+    Attributes:
+        times: Seconds of each turn.
+        cpu_s: CPU seconds of all ranks, summed over turns.
+        held: Bytes held at the end, the rank that holds most.
+        peak: Most bytes at any moment, the rank with most; None if unknown.
+        growth: Bytes by which ``held`` grew during the measured turns, the rank where it grew most.
+        error: Largest absolute difference, in any element, between what was contributed and what was delivered or is kept as
+            residual.
+        counters: Sums over ranks of what the communicator counted.
+        stride: Payload bytes of a packet; 0 without packets.
+    """
+
+    times: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+    held: int = 0
+    peak: int | None = None
+    growth: int = 0
+    error: float | None = None
+    counters: list[dict[str, Any]] = field(default_factory=list)
+    stride: int = 0
+
+
+class Data:
+    """Contributions of all ranks and their sum, made once before the ranks are forked, which share its memory.
+
+    All contributions are one pattern, shifted by rank and iteration, so that no rank's and no earlier call's data can pass for
+    another's.
+
+    Args:
+        elements: Length of the array.
+        ranks: Number of ranks.
+        wire: ``wire.dtype`` of the policy.
+        seed: Of the pattern.
+    """
+
+    def __init__(self, elements: int, ranks: int, wire: str, seed: int) -> None:
+        self.elements = elements
+        self.ranks = ranks
+        most = max((1 << _EXACT_BITS[wire]) // ranks**2, 1)
+        self.pattern: Floats = (np.random.default_rng(seed).integers(0, most, elements, endpoint=True) * ranks).astype(np.float32)
+        self.total = np.zeros(elements, np.float32)
+        for rank in range(ranks):
+            _add_rolled(self.total, self.pattern, self._shift(rank, 0))
+
+    def _shift(self, rank: int, iteration: int) -> int:
+        return (rank * self.elements // self.ranks + iteration * _SHIFT) % self.elements
+
+    def contribute(self, rank: int, iteration: int, target: Floats) -> None:
+        """Writes a rank's contribution."""
+        shift = self._shift(rank, iteration)
+        target[shift:] = self.pattern[: self.elements - shift]
+        target[:shift] = self.pattern[self.elements - shift :]
+
+    def error(self, iteration: int, delivered: Floats, residual: NDArray[np.float64] | None) -> float:
+        """Returns the largest |contributed - delivered - residual| of all elements, in float64; infinite for NaN."""
+        worst = 0.0
+        shift = self._shift(0, iteration)
+        for begin, end, offset in ((0, shift, self.elements - shift), (shift, self.elements, -shift)):
+            for start in range(begin, end, _CHUNK):
+                stop = min(start + _CHUNK, end)
+                left = self.total[start + offset : stop + offset].astype(np.float64)
+                left -= delivered[start:stop]
+                if residual is not None:
+                    left -= residual[start:stop]
+                largest = float(np.abs(left, out=left).max(initial=0.0))
+                worst = max(worst, largest) if np.isfinite(largest) else float("inf")
+        return worst
+
+
+def _add_rolled(target: Floats, source: Floats, shift: int) -> None:
+    target[shift:] += source[: source.size - shift]
+    target[:shift] += source[source.size - shift :]
+
+
+class Residuals:
+    """Sum over ranks of what was lost and is kept, in memory that all ranks share."""
+
+    def __init__(self, elements: int) -> None:
+        self.values: NDArray[np.float64] = np.frombuffer(mmap.mmap(-1, 8 * elements), np.float64)
+        self._lock = multiprocessing.get_context("fork").Lock()
+
+    def add(self, reduction: Reduction) -> None:
+        """Adds one rank's."""
+        position = 0
+        with self._lock:
+            for start, stop in reduction.lost.tolist():
+                self.values[start:stop] += reduction.residual[position : position + stop - start]
+                position += stop - start
+
+    def clear(self, reduction: Reduction) -> None:
+        """Forgets where one rank's were; to be called when all ranks have looked."""
+        for start, stop in reduction.lost.tolist():
+            self.values[start:stop] = 0
+
+
+class Rank:
+    """One rank: opens candidates, and gives each its turn when asked.
+
+    Args:
+        rank: Own rank.
+        settings: Of the run.
+        data: Shared.
+        residuals: Shared.
+        folder: Where the ranks meet.
+    """
+
+    def __init__(self, rank: int, settings: Settings, data: Data, residuals: Residuals, folder: str) -> None:
+        import torch.distributed as dist
+
+        self._rank = rank
+        self._settings = settings
+        self._data = data
+        self._residuals = residuals
+        self._dist: Any = dist  # torch hides the stores from type checkers
+        self._store = self._dist.FileStore(str(Path(folder) / "store"), settings.ranks)
+        # Filled rather than empty: what the candidates are charged for must not include the first touch of these pages.
+        self._contribution = np.ones(settings.elements, np.float32)
+        self._output = np.ones(settings.elements, np.float32)
+        self._open: dict[str, Candidate] = {}
+        self._ledgers: dict[str, MemoryLedger] = {name: MemoryLedger() for name in settings.candidates}
+        self._cpu = CpuMeter()
+        self._reduction: Reduction | None = None
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Does what ``question["do"]`` says."""
+        act = {
+            "open": self._on_open,
+            "load": self._on_load,
+            "run": self._on_run,
+            "settle": self._on_settle,
+            "check": self._on_check,
+            "counters": self._on_counters,
+            "close": self._on_close,
+        }[question["do"]]
+        return act({key: value for key, value in question.items() if key != "do"})
+
+    def _on_open(self, question: dict[str, Any]) -> dict[str, Any]:
+        name = question["candidate"]
+        ledger = self._ledgers[name]
+        ledger.enter()
+        self._open[name] = candidate = self._make(name)
+        ledger.leave()
+        return {"stride": candidate.communicator.stride if isinstance(candidate, DlcpCandidate) else 0}
+
+    def _make(self, name: str) -> Candidate:
+        settings = self._settings
+        if name == "gloo":
+            store = self._dist.PrefixStore("gloo", self._store)
+            return GlooCandidate(self._rank, settings.ranks, store, self._contribution, self._output, settings.timeout_s)
+        if name == "stream":
+            return StreamCandidate(
+                self._rank, settings.ranks, self._dist.PrefixStore("stream", self._store), self._contribution, settings.timeout_s
+            )
+        communicator = Communicator(
+            self._rank,
+            settings.ranks,
+            self._store,
+            policy=settings.policy,
+            algorithm=settings.algorithm,
+            faults=None if name == "dlcp_lossless" else settings.faults,
+            name=name,
+        )
+        return DlcpCandidate(communicator, self._contribution, self._output, self._tags)
+
+    def _tags(self, communicator: Communicator) -> NDArray[np.uint8] | None:
+        """Tags as the hook makes them: classes in contiguous stretches of equal size, protected packets scattered among them."""
+        if not self._settings.tagged:
+            return None
+        policy = self._settings.policy
+        packets = communicator.packets(self._settings.elements, np.float32)
+        # The front of the model is needed first, and its gradients stand at the end of DDP's bucket.
+        tags = (np.arange(packets) * policy.classes.count // packets * 2).astype(np.uint8)
+        wanted = int(np.ceil(policy.protection.share * packets))
+        tags[np.random.default_rng((self._settings.seed, self._rank)).permutation(packets)[:wanted]] |= 1
+        return tags
+
+    def _on_load(self, question: dict[str, Any]) -> dict[str, Any]:
+        if self._reduction is not None:
+            self._residuals.clear(self._reduction)
+            self._reduction = None
+        self._data.contribute(self._rank, question["iteration"], self._contribution)
+        self._open[question["candidate"]].prepare()
+        return {}
+
+    def _on_run(self, question: dict[str, Any]) -> dict[str, Any]:
+        candidate = self._open[question["candidate"]]
+        self._ledgers[question["candidate"]].enter()
+        time.sleep(max(question["at"] - time.monotonic_ns(), 0) / 1e9)
+        self._cpu.start()
+        begin = time.perf_counter()
+        self._reduction = candidate.run()
+        return {"seconds": time.perf_counter() - begin}
+
+    def _on_settle(self, question: dict[str, Any]) -> dict[str, Any]:
+        cpu = self._cpu.stop()
+        self._ledgers[question["candidate"]].leave()
+        reduction = self._reduction
+        kept = self._settings.policy.loss.compensation == "error-feedback"
+        if reduction is not None and reduction.lost.size and kept:
+            self._residuals.add(reduction)
+        else:
+            self._reduction = None
+        return {"cpu_s": cpu, "residual": self._reduction is not None}
+
+    def _on_check(self, question: dict[str, Any]) -> dict[str, Any]:
+        candidate = self._open[question["candidate"]]
+        if not candidate.scale:
+            return {"difference": None}
+        if candidate.scale > 1:
+            self._output *= candidate.scale
+        residual = self._residuals.values if question["residual"] else None
+        return {"difference": self._data.error(question["iteration"], self._output, residual)}
+
+    def _on_counters(self, question: dict[str, Any]) -> dict[str, Any]:
+        name = question["candidate"]
+        candidate, ledger = self._open[name], self._ledgers[name]
+        counters: dict[str, Any] = {}
+        if isinstance(candidate, DlcpCandidate):
+            metrics = candidate.communicator.metrics()
+            counters = {part: metrics[part] for part in ("transport", "udp", "faults") if part in metrics}
+        return {"counters": counters, "held": ledger.held, "peak": ledger.peak}
+
+    def _on_close(self, question: dict[str, Any]) -> dict[str, Any]:
+        for candidate in self._open.values():
+            candidate.close()
+        self._open.clear()
+        return {}
+
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is going on, turns done, and turns in all."""
+
+
+def measure(settings: Settings, progress: Progress) -> dict[str, Measured]:
+    """Runs the benchmark and returns what was measured, by candidate.
+
+    It forks; see :mod:`dlcp.bench.crew` for what the calling process must not have done.
+
+    Raises:
+        ConfigError: The policy does not fit this host or the algorithm.
+        RemoteError, OperationTimeoutError: The transport failed, or a turn took too long.
+    """
+    # gloo would otherwise ask the resolver for this host's name, and take whatever interface has that address.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    data = Data(settings.elements, settings.ranks, settings.policy.wire.dtype, settings.seed)
+    residuals = Residuals(settings.elements)
+    with (
+        tempfile.TemporaryDirectory(prefix="dlcp-bench-") as folder,
+        Crew(settings.ranks, lambda rank: Rank(rank, settings, data, residuals, folder)) as crew,
+    ):
+        return _Run(settings, crew, progress).all()
+
+
+class _Run:
+    """The parent's side."""
+
+    def __init__(self, settings: Settings, crew: Crew, progress: Progress) -> None:
+        self._settings = settings
+        self._crew = crew
+        self._progress = progress
+        self._results = {name: Measured() for name in settings.candidates}
+        self._done = 0
+        self._turns = (settings.iterations + settings.warmup) * len(settings.candidates)
+
+    def all(self) -> dict[str, Measured]:
+        settings = self._settings
+        limit = settings.policy.timeouts.connect_s + _OPEN_EXTRA_S
+        for name in settings.candidates:
+            self._progress(f"opening {name}", 0, self._turns)
+            opened = self._crew.ask(limit, do="open", candidate=name)
+            self._results[name].stride = opened[0]["stride"]
+        for iteration, order in turns(settings.candidates, settings.warmup):
+            for name in order:
+                self._turn(name, iteration, None)
+        before = {name: self._crew.ask(limit, do="counters", candidate=name) for name in settings.candidates}
+        for iteration, order in turns(settings.candidates, settings.iterations):
+            for name in order:
+                self._turn(name, settings.warmup + iteration, self._results[name])
+        for name, result in self._results.items():
+            _take(result, self._crew.ask(limit, do="counters", candidate=name), before[name])
+        self._progress("closing", self._done, self._turns)
+        self._crew.ask(limit, do="close")
+        return self._results
+
+    def _turn(self, name: str, iteration: int, result: Measured | None) -> None:
+        self._progress(f"{'warming up' if result is None else 'measuring'} {name}", self._done, self._turns)
+        ask, limit = self._crew.ask, self._settings.timeout_s
+        ask(limit, do="load", candidate=name, iteration=iteration)
+        at = time.monotonic_ns() + _START_DELAY_NS + _START_DELAY_PER_RANK_NS * self._settings.ranks
+        ran = ask(limit, do="run", candidate=name, at=at)
+        settled = ask(limit, do="settle", candidate=name)
+        residual = any(answer["residual"] for answer in settled)
+        checked = ask(limit, do="check", candidate=name, iteration=iteration, residual=residual)
+        self._done += 1
+        if result is None:
+            return
+        result.times.append(max(answer["seconds"] for answer in ran))
+        result.cpu_s += sum(answer["cpu_s"] for answer in settled)
+        differences = [answer["difference"] for answer in checked if answer["difference"] is not None]
+        if differences:
+            result.error = max(differences + ([] if result.error is None else [result.error]))
+
+
+def _take(result: Measured, after: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> None:
+    """Takes over counters and memory of all ranks."""
+    result.counters = [difference(late["counters"], early["counters"]) for late, early in zip(after, before, strict=True)]
+    result.held = max(answer["held"] for answer in after)
+    result.growth = max(late["held"] - early["held"] for late, early in zip(after, before, strict=True))
+    peaks = [answer["peak"] for answer in after]
+    result.peak = None if None in peaks else max(peaks)
