@@ -132,10 +132,9 @@ class Namespaces:
         subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
 
     @staticmethod
-    def tc(name: str, verb: str, *arguments: str) -> None:
-        """Changes a queueing discipline; OSError if this kernel cannot."""
-        command = ["ip", "netns", "exec", name, "tc", "qdisc", verb, *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    def inside(name: str, *command: str) -> None:
+        """Runs a command inside a namespace; OSError if it fails or is not installed."""
+        done = subprocess.run(["ip", "netns", "exec", name, *command], check=False, capture_output=True, text=True, timeout=20)
         if done.returncode:
             raise OSError(done.stderr.strip())
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import socket
 
 import numpy as np
@@ -260,9 +261,8 @@ class TestBehindALink:
         """A token bucket holds packets back, so they stay in a tiny send buffer: the real EAGAIN."""
         capabilities = way(batched, segmented)
         try:
-            namespaces.tc(
-                namespaces.left, "replace", "dev", "v0", "root", "tbf", "rate", "200mbit", "burst", "20k", "limit", "4m"
-            )
+            bucket = ("tbf", "rate", "200mbit", "burst", "20k", "limit", "4m")
+            namespaces.inside(namespaces.left, "tc", "qdisc", "replace", "dev", "v0", "root", *bucket)
         except OSError as problem:
             pytest.skip(f"no token bucket here: {problem}")
         receiver = namespaces.run(namespaces.right, lambda: DatagramPort("10.117.0.2"))
@@ -282,7 +282,55 @@ class TestBehindALink:
         finally:
             sender.close()
             receiver.close()
-            namespaces.tc(namespaces.left, "delete", "dev", "v0", "root")
+            namespaces.inside(namespaces.left, "tc", "qdisc", "delete", "dev", "v0", "root")
+
+    @pytest.mark.parametrize("batched", [True, False])
+    def test_a_device_without_offloads_still_delivers(self, namespaces, tools, batched):
+        """No checksums and no segmentation in the device: the kernel does them, or the port gives segmentation up."""
+        try:
+            namespaces.inside(namespaces.left, "ethtool", "-K", "v0", "tx", "off", "rx", "off")
+        except OSError as problem:
+            pytest.skip(f"cannot change offloads: {problem}")
+        receiver = namespaces.run(namespaces.right, lambda: DatagramPort("10.117.0.2"))
+        sender = namespaces.run(namespaces.left, lambda: DatagramPort("10.117.0.1", capabilities=way(batched, True)))
+        try:
+            sender.connect_peer(0, receiver.address)
+            rng = np.random.default_rng(0)
+            for _ in range(5):
+                burst = tools.burst(rng, [1000] * 90 + [7], tos=2)
+                tools.send_all(sender, [burst])
+                expected = [(datagram, 2 if probe().recv_tos else 0) for datagram in burst.datagrams()]
+                assert sorted(tools.receive_all(receiver, len(expected))) == sorted(expected)
+        finally:
+            sender.close()
+            receiver.close()
+            namespaces.inside(namespaces.left, "ethtool", "-K", "v0", "tx", "on", "rx", "on")
+
+    def test_a_smaller_link_further_on_is_an_mtu_error(self, namespaces, tools):
+        """Behind the right namespace, which routes, lies a link with an MTU of 1300: its ICMP answer reaches the sender."""
+        right, left = namespaces.right, namespaces.left
+        namespaces.ip("-n", right, "link", "add", "d0", "mtu", "1300", "type", "veth", "peer", "name", "d1")
+        try:
+            namespaces.ip("-n", right, "address", "add", "10.118.0.1/24", "dev", "d0")
+            namespaces.ip("-n", right, "link", "set", "d0", "up")
+            namespaces.ip("-n", left, "route", "add", "10.118.0.0/24", "via", "10.117.0.2")
+            namespaces.inside(right, "sysctl", "-q", "-w", "net.ipv4.ip_forward=1")
+            port = namespaces.run(left, lambda: DatagramPort("10.117.0.1"))
+            try:
+                port.connect_peer(4, ("10.118.0.9", 9))
+                burst = tools.burst(np.random.default_rng(0), [1400] * 3, peer=4)
+
+                def until_told() -> None:
+                    for _ in range(200):
+                        tools.send_all(port, [burst])
+                        select.select([], [], [], 0.01)
+
+                with pytest.raises(MtuError, match=r"rank 4 at 10\.118\.0\.9:9: the path carries 1300 bytes"):
+                    namespaces.run(left, until_told)
+            finally:
+                port.close()
+        finally:
+            namespaces.ip("-n", right, "link", "delete", "d0")
 
 
 def test_sockets_are_not_inherited(open_port):
