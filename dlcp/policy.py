@@ -22,7 +22,7 @@ ECN_BITS: Final = {"not-ect": 0b00, "ect1": 0b01, "ect0": 0b10}
 """Codepoints of RFC 3168, section 5."""
 
 MIN_PAYLOAD_BYTES: Final = 256
-AUTO_MTU_CAP: Final = 9000
+AUTO_MTU_CAP: Final = 65_535
 _IPV4_BYTES: Final = 20
 _IPV6_BYTES: Final = 40
 _UDP_BYTES: Final = 8

@@ -13,10 +13,14 @@ An unsatisfied message whose sender has probed is answered with what is missing.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.outgoing import BOUND_SCALE, packets_of
+from dlcp.transport.packets import Frames
+from dlcp.wire.header import HEADER_BYTES
 
 Bytes = NDArray[np.uint8]
 
@@ -132,14 +136,62 @@ class IncomingMessage:
             indices, protected = indices[chosen], protected[chosen]
         count = int(indices.size)
         self._copy(payload[rows], indices, increasing)
-        self.have[indices] = True
+        self._account(indices, count, protected, now)
+        return count
+
+    def place_runs(
+        self,
+        frames: list[Frames],
+        runs: list[tuple[int, int, int, int]],
+        indices: NDArray[np.int64],
+        protected: NDArray[np.bool_],
+        now: int,
+    ) -> bool:
+        """Places packets whose ``indices`` ascend strictly, if none of them is in yet; see :mod:`dlcp.transport.arrivals`.
+
+        Returns:
+            Whether it did; if not, nothing has changed and :meth:`place` must sort out the duplicates.
+        """
+        first, count = int(indices[0]), int(indices.size)
+        dense = int(indices[-1]) - first == count - 1
+        here: slice | NDArray[np.int64] = slice(first, first + count) if dense else indices
+        if self.have[here].any():
+            return False
+        if len(runs) > 4 and len(runs) * 4 > count:
+            self._scatter(frames, runs, indices)
+        else:
+            self._slide(frames, runs)
+        self._account(here, count, protected, now)
+        return True
+
+    def _slide(self, frames: list[Frames], runs: list[tuple[int, int, int, int]]) -> None:
+        full, end = self._full_rows.shape[0], HEADER_BYTES + self.stride
+        for frame, start, stop, index in runs:
+            data = frames[frame].data
+            past = index + stop - start
+            if past > full:
+                past, stop = full, stop - 1
+                tail = self.length - full * self.stride
+                self.buffer[full * self.stride :] = data[stop, HEADER_BYTES : HEADER_BYTES + tail]
+            if past > index:
+                self._full_rows[index:past] = data[start:stop, HEADER_BYTES:end]
+
+    def _scatter(self, frames: list[Frames], runs: list[tuple[int, int, int, int]], indices: NDArray[np.int64]) -> None:
+        """Packets of mixed tags interleave: one indexed assignment a frame beats one slice a run."""
+        at = 0
+        for frame, stretch in itertools.groupby(runs, key=lambda run: run[0]):
+            rows = np.concatenate([np.arange(start, stop) for _, start, stop, _ in stretch])
+            self._copy(frames[frame].data[rows, HEADER_BYTES:], indices[at : at + rows.size], False)
+            at += rows.size
+
+    def _account(self, here: slice | NDArray[np.int64], count: int, protected: NDArray[np.bool_], now: int) -> None:
+        self.have[here] = True
         self.missing -= count
         self.protected_missing -= int(np.count_nonzero(protected))
         # Not divided by count: what matters is for how long a sender that is not done may be silent, and it may send in bursts.
         gap = float(now - self.last_arrival)
         self.interarrival = gap if not self.interarrival else self.interarrival + (gap - self.interarrival) / 4
         self.last_arrival = now
-        return count
 
     def _copy(self, source: Bytes, indices: NDArray[np.int64], increasing: bool) -> None:
         full = self._full_rows.shape[0]

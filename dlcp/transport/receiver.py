@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.admission import Admission
+from dlcp.transport.arrivals import Group, arrange
 from dlcp.transport.core import MILLISECOND, Core, microseconds
 from dlcp.transport.events import MessageReceived
 from dlcp.transport.finished import Finished
@@ -68,46 +69,40 @@ class Receiver:
 
     def on_data(self, frames: list[Frames], screened: Screened, which: NDArray[np.int64], now: int) -> None:
         """Places the data packets ``which`` (indices into ``screened``, ascending)."""
-        records = screened.records
-        frame = screened.frame[which]
-        sources, keys = screened.sources[which], screened.keys[which]
-        offsets = records["offset"][which].astype(np.int64)
+        groups = arrange(screened, which)
+        if groups is None:
+            self._on_odd(frames, screened, which, now)
+            return
+        for group in groups:
+            incoming = self._find(
+                group.source, group.message, (group.length, group.stride, group.bound, group.protected_packets), group.size, now
+            )
+            if incoming is None:
+                continue
+            if group.ascending and incoming.place_runs(frames, group.runs, group.indices, group.protected, now):
+                self._core.counters["delivered"] += group.size
+            else:
+                self._place_one_by_one(frames, group, incoming, now)
+            self._placed(incoming, group.flags, now)
+
+    def _place_one_by_one(self, frames: list[Frames], group: Group, incoming: IncomingMessage, now: int) -> None:
+        """Some packets of the group are duplicates."""
+        for frame in np.unique(group.frame).tolist():
+            mine = group.frame == frame
+            payload = frames[frame].data[:, HEADER_BYTES:]
+            new = incoming.place(payload, group.row[mine], group.indices[mine], group.protected[mine], now)
+            self._core.counters["delivered"] += new
+            self._core.counters["duplicate"] += int(np.count_nonzero(mine)) - new
+
+    def _on_odd(self, frames: list[Frames], screened: Screened, which: NDArray[np.int64], now: int) -> None:
+        """A batch with packets that are trimmed, malformed or contradict each other: stretch by stretch."""
+        frame, sources, keys = screened.frame[which], screened.sources[which], screened.keys[which]
+        offsets = screened.records["offset"][which].astype(np.int64)
         flags = screened.headers[which, _FLAGS_BYTE]
         payloads = screened.lengths[which] - HEADER_BYTES
         change = np.flatnonzero((np.diff(frame) != 0) | (np.diff(keys) != 0) | (np.diff(sources) != 0)) + 1
-        starts = [0, *change.tolist()]
-        stops = [*change.tolist(), which.size]
-        if len(starts) > 8 and len(starts) > 2 * len(frames):
-            self._on_mixed(frames, screened, which, offsets, flags, payloads, now)
-            return
-        for start, stop in zip(starts, stops, strict=True):
-            self._on_group(
-                frames[frame[start]].data,
-                screened,
-                which[start:stop],
-                offsets[start:stop],
-                flags[start:stop],
-                payloads[start:stop],
-                now,
-            )
-
-    def _on_mixed(
-        self,
-        frames: list[Frames],
-        screened: Screened,
-        which: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        flags: NDArray[np.uint8],
-        payloads: NDArray[np.int64],
-        now: int,
-    ) -> None:
-        """Many senders interleaved packet by packet: sort by message first, so that the work is per message again."""
-        frame, sources, keys = screened.frame[which], screened.sources[which], screened.keys[which]
-        order = np.lexsort((offsets, keys, sources, frame))
-        frame, sources, keys = frame[order], sources[order], keys[order]
-        change = np.flatnonzero((np.diff(frame) != 0) | (np.diff(keys) != 0) | (np.diff(sources) != 0)) + 1
-        for part in np.split(order, change):
-            data = frames[screened.frame[which[part[0]]]].data
+        for part in np.split(np.arange(which.size), change):
+            data = frames[frame[part[0]]].data
             self._on_group(data, screened, which[part], offsets[part], flags[part], payloads[part], now)
 
     def _on_group(
@@ -125,7 +120,7 @@ class Receiver:
         record = screened.records[which[0]]
         source = int(screened.sources[which[0]])
         message = message_key(screened, int(which[0]))
-        incoming = self._find(source, message, record, len(which), now)
+        incoming = self._find(source, message, _described(record), len(which), now)
         if incoming is None:
             return
         stride = incoming.stride
@@ -156,7 +151,10 @@ class Receiver:
         new = incoming.place(data[:, HEADER_BYTES:], rows, indices, protected, now)
         core.counters["delivered"] += new
         core.counters["duplicate"] += int(indices.size) - new
-        flow = core.peers[source]
+        self._placed(incoming, flags, now)
+
+    def _placed(self, incoming: IncomingMessage, flags: NDArray[np.uint8], now: int) -> None:
+        flow = self._core.peers[incoming.peer]
         flow.last_data = now
         if incoming.reported and not (flags & _RETRANSMISSION_BIT).all():
             flow.straggler_came()
@@ -166,7 +164,7 @@ class Receiver:
             self._arm(incoming)
 
     def _find(
-        self, source: int, message: int, record: np.void, count: int, now: int, probe: int = 0
+        self, source: int, message: int, described: tuple[int, int, int, int], count: int, now: int, probe: int = 0
     ) -> IncomingMessage | None:
         """Returns the message that a header belongs to; makes it if it is new and there is room.
 
@@ -174,15 +172,10 @@ class Receiver:
         """
         core = self._core
         flow = core.peers[source]
-        length, stride = int(record["length"]), int(record["stride"])
+        length, stride, bound, protected_packets = described
         incoming = flow.incoming.get(message)
         if incoming is not None:
-            if (incoming.length, incoming.stride, incoming.bound, incoming.protected_packets) != (
-                length,
-                stride,
-                int(record["bound"]),
-                int(record["protected_packets"]),
-            ):
+            if (incoming.length, incoming.stride, incoming.bound, incoming.protected_packets) != described:
                 core.counters["inconsistent"] += count
                 return None
             return incoming
@@ -214,9 +207,7 @@ class Receiver:
             return None
         else:
             buffer = np.empty(length, np.uint8) if expected.buffer is None else expected.buffer
-        incoming = IncomingMessage(
-            source, message, length, stride, int(record["bound"]), int(record["protected_packets"]), buffer, now
-        )
+        incoming = IncomingMessage(source, message, length, stride, bound, protected_packets, buffer, now)
         incoming.posted = expected is not None
         flow.incoming[message] = incoming
         return incoming
@@ -255,7 +246,7 @@ class Receiver:
         if finished is not None:
             self._stop(source, message, finished, sequence, now)
             return
-        incoming = self._find(source, message, record, 1, now, probe=sequence)
+        incoming = self._find(source, message, _described(record), 1, now, probe=sequence)
         if incoming is None:
             return
         incoming.note_probe(sequence, now)
@@ -386,6 +377,11 @@ class Receiver:
 def message_key(screened: Screened, index: int) -> int:
     """Returns the 64-bit message id of datagram ``index``."""
     return int.from_bytes(screened.keys[index].tobytes(), "big")
+
+
+def _described(record: np.void) -> tuple[int, int, int, int]:
+    """Returns length, stride, bound and protected count, as a header says them."""
+    return int(record["length"]), int(record["stride"]), int(record["bound"]), int(record["protected_packets"])
 
 
 def _descriptor(screened: Screened, which: NDArray[np.int64]) -> NDArray[np.uint8]:
