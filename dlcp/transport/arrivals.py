@@ -38,6 +38,7 @@ class Group:
         source: Sender.
         message: 64-bit message id.
         length, stride, bound, protected_packets: What every header of the group says.
+        flags: ``uint8[n]``, the header byte that holds class, protection, trimming and retransmission.
         indices: ``int64[n]``, packet numbers in order of arrival.
         ascending: They ascend strictly, so none is there twice.
         protected: ``bool[n]``.
@@ -51,12 +52,18 @@ class Group:
     stride: int
     bound: int
     protected_packets: int
+    flags: NDArray[np.uint8]
     indices: Indices
     ascending: bool
     protected: NDArray[np.bool_]
     frame: Indices
     row: Indices
     runs: list[tuple[int, int, int, int]]
+
+    @property
+    def size(self) -> int:
+        """Number of packets."""
+        return int(self.indices.size)
 
 
 def arrange(screened: Screened, which: Indices) -> Iterator[Group] | None:
@@ -155,6 +162,7 @@ def _cut(
                 stride,
                 bound,
                 protected_packets,
+                flags[part],
                 indices[part],
                 number not in disordered,
                 protected[part],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dlcp.wire.codec import encode_headers
+from dlcp.wire.codec import encode_header
 from dlcp.wire.header import (
     ABORT_BODY,
     CONTROL_CLASS,
@@ -32,24 +32,23 @@ class ControlPackets:
 
     def __init__(self, source: int, cookie: int) -> None:
         self._source = source
-        self._cookie = np.uint64(cookie)
+        self._cookie = cookie
 
-    def _packet(self, kind: PacketType, peer: int, body: Bytes | None = None, **columns: int) -> Bytes:
-        header = encode_headers(
-            1,
-            type=int(kind),
+    def _packet(self, kind: PacketType, peer: int, body: bytes = b"", **values: int) -> Bytes:
+        header = encode_header(
+            type=kind,
             priority=CONTROL_CLASS,
             protected=1,
             source=self._source,
             destination=peer,
             cookie=self._cookie,
-            **columns,
-        )[0]
-        return header if body is None else np.concatenate([header, body])
+            **values,
+        )
+        return np.frombuffer(header + body, np.uint8)
 
     def feedback(self, peer: int, timestamp: int, columns: dict[str, int]) -> Bytes:
         """FEEDBACK: what has come from ``peer``."""
-        return self._packet(PacketType.FEEDBACK, peer, FEEDBACK_BODY.encode(1, **columns)[0], timestamp=timestamp)
+        return self._packet(PacketType.FEEDBACK, peer, FEEDBACK_BODY.encode_one(**columns), timestamp=timestamp)
 
     def report(
         self,
@@ -66,11 +65,11 @@ class ControlPackets:
         busy: bool = False,
     ) -> Bytes:
         """STATUS or STOP about ``message``, which came from ``peer``."""
-        body = REPORT_BODY.encode(1, missing=missing, needed=needed, packets=packets, busy=int(busy), echo=echo)[0]
+        body = REPORT_BODY.encode_one(missing=missing, needed=needed, packets=packets, busy=busy, echo=echo)
         return self._packet(
             kind,
             peer,
-            np.concatenate([body, bitmap]),
+            body + bitmap.tobytes(),
             timestamp=timestamp,
             operation=message >> 32,
             phase=message >> 24 & 0xFF,
@@ -84,21 +83,20 @@ class ControlPackets:
 
     def hello(self, peer: int, timestamp: int, nonce: int, datagram: int) -> Bytes:
         """HELLO padded to ``datagram`` bytes (at least its own size)."""
-        padding = np.zeros(max(datagram - HEADER_BYTES - HELLO_BODY.size, 0), np.uint8)
-        whole = HEADER_BYTES + HELLO_BODY.size + padding.size
-        body = HELLO_BODY.encode(1, nonce=np.uint64(nonce), datagram=whole)[0]
-        return self._packet(PacketType.HELLO, peer, np.concatenate([body, padding]), timestamp=timestamp)
+        whole = max(datagram, HEADER_BYTES + HELLO_BODY.size)
+        body = HELLO_BODY.encode_one(nonce=nonce, datagram=whole).ljust(whole - HEADER_BYTES, b"\0")
+        return self._packet(PacketType.HELLO, peer, body, timestamp=timestamp)
 
     def hello_ack(self, peer: int, timestamp: int, nonce: int) -> Bytes:
         """HELLO_ACK, never padded: only the way towards us is probed."""
-        body = HELLO_BODY.encode(1, nonce=np.uint64(nonce), datagram=HEADER_BYTES + HELLO_BODY.size)[0]
+        body = HELLO_BODY.encode_one(nonce=nonce, datagram=HEADER_BYTES + HELLO_BODY.size)
         return self._packet(PacketType.HELLO_ACK, peer, body, timestamp=timestamp)
 
     def abort(self, peer: int, timestamp: int, kind: AbortKind, culprit: int, silence_s: float, reason: str) -> Bytes:
         """ABORT with a reason, which is cut at 400 bytes."""
-        body = ABORT_BODY.encode(1, kind=int(kind), culprit=culprit, silence_ms=int(silence_s * 1000))[0]
+        body = ABORT_BODY.encode_one(kind=kind, culprit=culprit, silence_ms=int(silence_s * 1000))
         text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()
-        return self._packet(PacketType.ABORT, peer, np.concatenate([body, np.frombuffer(text, np.uint8)]), timestamp=timestamp)
+        return self._packet(PacketType.ABORT, peer, body + text, timestamp=timestamp)
 
     def goodbye(self, peer: int, timestamp: int) -> Bytes:
         """GOODBYE."""

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dlcp.wire.codec import seal
+from dlcp.wire.codec import encode_header, seal
 from dlcp.wire.header import CONTROL_CLASS, HEADER, HEADER_BYTES, VERSION, PacketType
 
 Bytes = NDArray[np.uint8]
@@ -76,6 +76,7 @@ class OutgoingMessage:
     """
 
     __slots__ = (
+        "_described",
         "_rounds",
         "_template",
         "_uniform",
@@ -90,6 +91,7 @@ class OutgoingMessage:
         "probe_priority",
         "probe_round",
         "queued_urgency",
+        "remaining",
         "stride",
         "tags",
         "ticket",
@@ -134,27 +136,22 @@ class OutgoingMessage:
         if not self._uniform:
             queue = np.argsort(-tags.astype(np.int16), kind="stable").astype(np.int64)
         self._rounds = [_Round(queue, False)]
-        self._template = HEADER.encode(
-            1,
-            version=VERSION,
-            type=int(PacketType.DATA),
-            source=source,
-            destination=peer,
-            cookie=np.uint64(cookie),
-            operation=message >> 32,
-            phase=message >> 24 & 0xFF,
-            dtype=message >> 16 & 0xFF,
-            part=message & 0xFFFF,
-            length=self.length,
-            stride=stride,
-            bound=bound,
-            protected_packets=int((tags & 1).sum()),
-        )[0]
-
-    @property
-    def remaining(self) -> int:
-        """Packets that have not been handed out."""
-        return sum(r.queue.size - r.cursor for r in self._rounds)
+        self.remaining = self.packets
+        self._described = {
+            "version": VERSION,
+            "source": source,
+            "destination": peer,
+            "cookie": cookie,
+            "operation": message >> 32,
+            "phase": message >> 24 & 0xFF,
+            "dtype": message >> 16 & 0xFF,
+            "part": message & 0xFFFF,
+            "length": self.length,
+            "stride": stride,
+            "bound": bound,
+            "protected_packets": int((tags & 1).sum()),
+        }
+        self._template = np.frombuffer(HEADER.encode_one(type=PacketType.DATA, **self._described), np.uint8)
 
     @property
     def retransmitting(self) -> bool:
@@ -177,7 +174,8 @@ class OutgoingMessage:
         """
         top = self._rounds[-1]
         chosen = top.queue[top.cursor : top.cursor + limit]
-        if chosen.size > 1:
+        # One tag in ascending order needs no look at each packet.
+        if chosen.size > 1 and (top.retransmission or not self._uniform):
             if not self._uniform:
                 # Retransmissions share a class, but ECN still tells protected ones from droppable ones.
                 tags = self.tags[chosen] & 1 if top.retransmission else self.tags[chosen]
@@ -189,6 +187,7 @@ class OutgoingMessage:
             if last.size:
                 chosen = chosen[: int(last[0]) + 1]
         top.cursor += int(chosen.size)
+        self.remaining -= int(chosen.size)
         if top.cursor == top.queue.size:
             self._rounds.pop()
         return chosen, top.retransmission
@@ -214,23 +213,25 @@ class OutgoingMessage:
         return seal(headers)
 
     def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the payload bytes of each packet."""
+        """Returns the payload bytes of each packet of a burst, of which only the last may be the message's short one."""
         sizes = np.full(indices.size, self.stride, np.int64)
-        sizes[indices == self.packets - 1] = self.length - (self.packets - 1) * self.stride
+        if indices[-1] == self.packets - 1:
+            sizes[-1] = self.length - (self.packets - 1) * self.stride
         return sizes
 
     def probe(self, sequence: int, timestamp: int) -> Bytes:
         """Builds the PROBE, ``uint8[48]``; the first one of a round is remembered to tell fresh answers from stale ones."""
         if self.probe_round is None:
             self.probe_round = sequence
-        header = self._template.copy().reshape(1, -1)
-        header[:, 0] = VERSION << 4 | int(PacketType.PROBE)
-        header[:, _FLAGS_BYTE] = self.probe_priority << _PRIORITY_SHIFT | _PROTECTED_BIT
-        words = header.view(">u4")
-        words[:, _SEQUENCE_WORD] = sequence
-        words[:, _TIMESTAMP_WORD] = timestamp
-        packet: Bytes = seal(header)[0]
-        return packet
+        packet = encode_header(
+            type=PacketType.PROBE,
+            priority=self.probe_priority,
+            protected=1,
+            sequence=sequence,
+            timestamp=timestamp,
+            **self._described,
+        )
+        return np.frombuffer(packet, np.uint8)
 
     def may_lack(self, missing: NDArray[np.int64]) -> bool:
         """Whether a receiver that keeps the rules may be done without these packets."""
@@ -245,6 +246,8 @@ class OutgoingMessage:
         if missing.size and not self._uniform:
             tags = self.tags[missing].astype(np.int16)
             missing = missing[np.argsort(-((tags & 1) << 8 | tags), kind="stable")]
-        self._rounds.append(_Round(missing[: max(needed, 1)], True))
+        chosen = missing[: max(needed, 1)]
+        self.remaining += int(chosen.size)
+        self._rounds.append(_Round(chosen, True))
         self.probe_round = None
         self.attempt = 0

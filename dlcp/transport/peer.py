@@ -53,6 +53,10 @@ class Expected(NamedTuple):
     buffer: NDArray[np.uint8] | None
 
 
+PACING_CATCH_UP_NS: Final = 20_000_000
+"""How much lateness of its timer a paced flow may make up for."""
+
+
 class Peer:
     """State shared with one peer.
 
@@ -112,6 +116,7 @@ class Peer:
         self._round_end = now
         self._release = 0
         self._blocked_by_window = False
+        self._held_by_pacer = False
         # From the peer.
         self.highest = 0
         self.received = 0
@@ -207,14 +212,19 @@ class Peer:
         if rate is None:
             return room
         if now < self._release:
+            self._held_by_pacer = True
             return 0
-        return min(room, max(1, int(rate * PACING_QUANTUM_NS / 1e9) // self.packet_bytes))
+        # A timer that fires late must not slow the flow down: what it has missed may go now.
+        late = min(now - self._release, PACING_CATCH_UP_NS) if self._held_by_pacer else 0
+        return min(room, max(1, int(rate * (PACING_QUANTUM_NS + late) / 1e9) // self.packet_bytes))
 
     def sent(self, wire_bytes: int, now: int) -> None:
         """Charges the pacer."""
         rate = self.control.pacing_rate(self.rtt.smoothed)
         if rate:
-            self._release = max(self._release, now) + int(wire_bytes * 1e9 / rate)
+            earliest = now - PACING_CATCH_UP_NS if self._held_by_pacer else now
+            self._release = max(self._release, earliest) + int(wire_bytes * 1e9 / rate)
+            self._held_by_pacer = False
 
     def release_time(self, now: int) -> int | None:
         """Returns when the pacer lets the next packet go, if it and not the window holds it back."""

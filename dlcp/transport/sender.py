@@ -27,9 +27,9 @@ from dlcp.transport.peer import Peer
 from dlcp.transport.serial import ahead
 from dlcp.wire.header import REPORT_BODY
 
-TRANSMIT_BYTES: Final = 1 << 20
+TRANSMIT_BYTES: Final = 2 << 20
 """What one call hands out at most, so that receiving gets its turn."""
-PEER_QUANTUM_BYTES: Final = 256 << 10
+PEER_QUANTUM_BYTES: Final = 1 << 20
 """What one peer may send before the next one gets its turn."""
 
 PROBE_TIMER: Final = "probe"
@@ -67,7 +67,7 @@ class Sender:
         flow.enqueue(out)
 
     def transmit(self, now: int) -> list[Burst]:
-        """Hands out what windows and pacers allow now, at most about 1 MiB."""
+        """Hands out what windows and pacers allow now, at most about 2 MiB."""
         bursts: list[Burst] = []
         budget = TRANSMIT_BYTES
         turn = self._turn

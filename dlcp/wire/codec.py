@@ -48,6 +48,20 @@ def encode_headers(count: int = 1, /, **columns: ArrayLike) -> NDArray[np.uint8]
     return seal(HEADER.encode(count, **columns))
 
 
+_HEADER_MASK: Final = int.from_bytes(_MASK.tobytes(), "big")
+_CHECK: Final = HEADER.slots["check"]
+
+
+def encode_header(**values: int) -> bytes:
+    """Builds one sealed header from Python integers: what :func:`encode_headers` does, for control packets."""
+    values.setdefault("version", VERSION)
+    header = int.from_bytes(HEADER.encode_one(**values), "big")
+    # 2^16 is 1 modulo 2^16 - 1, so the end-around-carry sum of 16-bit words is a remainder.
+    covered = header & _HEADER_MASK
+    total = covered % 0xFFFF or (0xFFFF if covered else 0)
+    return (header | (~total & 0xFFFF) << _CHECK.behind).to_bytes(HEADER_BYTES, "big")
+
+
 def check_ok(headers: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Tells for each of ``uint8[n, 48]`` C-contiguous headers whether its check holds."""
     ok: NDArray[np.bool_] = headers.view("=u2")[:, _CHECK_WORD] == header_check(headers)
