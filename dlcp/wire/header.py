@@ -91,10 +91,10 @@ HEADER: Final = Layout(
         Field(
             "dtype",
             8,
-            "Low nibble: element type; bit 7: the sum is divided by the number of contributors (mean).",
+            "Low nibble: element type; bits 4 to 6: number of parts, folded; bit 7: mean.",
             parts=(
                 Field("mean", 1, "1: the sum is divided by the number of contributors."),
-                Field("reserved", 3, "Zero."),
+                Field("parts", 3, "Messages the array is cut into: the octal digits of their number, exclusive-ored."),
                 Field("element", 4, "Element type of the payload, little-endian.", values=_names(WireType)),
             ),
         ),
@@ -156,6 +156,7 @@ class AbortKind(IntEnum):
     FAILURE = 0
     PEER_LOST = 1
     TIMEOUT = 2
+    MISMATCH = 3
 
 
 ABORT_BODY: Final = Layout(

@@ -54,7 +54,7 @@ class TestTable:
         dtype = next(f for f in fields if f["name"] == "dtype")
         assert [(part["name"], part["bit"], part["bits"]) for part in dtype["parts"]] == [
             ("mean", 168, 1),
-            ("reserved", 169, 3),
+            ("parts", 169, 3),
             ("element", 172, 4),
         ]
         assert [t["name"] for t in table["types"]] == [kind.name.lower() for kind in PacketType]
