@@ -79,6 +79,13 @@ for _, record in pairs(WIRE.records) do
     end
 end
 
+local element
+for _, part in ipairs(slot[header].dtype.parts) do
+    if part.name == "element" then
+        element = part
+    end
+end
+
 -- Reads one field as a number; the caller has made sure that it is there.
 local function value(tvb, at, record, name)
     local field = slot[record][name]
@@ -115,7 +122,7 @@ local function cut_looks_like_dlcp(tvb)
         and WIRE.bodies[value(tvb, 0, header, "type")] ~= nil
         and value(tvb, 0, header, "reserved") == 0
         and slot[header].phase.names[value(tvb, 0, header, "phase")] ~= nil
-        and slot[header].dtype.parts[3].names[value(tvb, 0, header, "dtype") % 16] ~= nil
+        and element.names[value(tvb, 0, header, "dtype") % 16] ~= nil
 end
 
 -- How long the datagram at `at` should be, or nil where its fields do not tell; see expected_bytes() in dlcp/wire/bodies.py.

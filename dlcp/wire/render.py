@@ -88,9 +88,9 @@ def describe_values(field: Field) -> str:
     text = []
     if field.values:
         text.append(", ".join(f"{value} {name}" for value, name in field.values.items()))
-    for part, shift in field.part_shifts():
+    for part in field.parts:
         if part.values:
-            text.append(f"bits {shift}-{shift + part.bits - 1} {part.name}: {describe_values(part)}")
+            text.append(f"{part.name} {describe_values(part)}")
     return "; ".join(text)
 
 
@@ -106,6 +106,16 @@ def field_table(layout: Layout, *, mutability: bool = False) -> str:
             cells += ["yes" if field.mutable else "", "yes" if checked else ""]
         rows.append([*cells, field.doc + (f" Values: {values}." if values else "")])
     return markdown(head, rows)
+
+
+def parts_table(field: Field) -> str:
+    """Renders a Markdown table of what the bits of one field mean; bit 0 is the least significant."""
+    rows = []
+    for part, shift in field.part_shifts():
+        values = describe_values(part)
+        bits = f"{shift + part.bits - 1}-{shift}" if part.bits > 1 else str(shift)
+        rows.append([bits, f"`{part.name}`", part.doc + (f" Values: {values}." if values else "")])
+    return markdown(["Bits", "Name", "Meaning"], rows)
 
 
 def type_table() -> str:
@@ -146,6 +156,7 @@ def blocks() -> dict[str, str]:
         name = "header" if layout is HEADER else layout.name
         made[f"{name}-diagram"] = text + (f"\n\nShortened above: {note}." if note else "")
         made[f"{name}-fields"] = field_table(layout, mutability=layout is HEADER)
+        made |= {f"{field.name}-parts": parts_table(field) for field in layout.fields if field.parts}
     return made
 
 

@@ -149,6 +149,8 @@ class Tshark:
     program: str
     script: Path
     home: Path
+    # Ephemeral ports may be those of other protocols that Wireshark knows; ours must be recognized all the same.
+    any_port = ("-o", "udp.try_heuristic_first:TRUE")
 
     def __call__(self, capture, *arguments, script=None):
         command = [self.program, "-n", "-X", f"lua_script:{script or self.script}", "-r", str(capture), *arguments]
