@@ -3,9 +3,12 @@
 import ctypes
 import itertools
 import os
+import queue
 import select
 import socket
 import subprocess
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,7 +19,7 @@ import numpy as np
 import pytest
 
 from dlcp.transport.packets import Burst, Frames
-from dlcp.udp import Capabilities, DatagramPort
+from dlcp.udp import Capabilities, DatagramPort, IOThread
 from dlcp.udp.probe import probe
 from dlcp.wire.header import HEADER_BYTES
 
@@ -111,6 +114,74 @@ def open_port() -> Iterator[Callable[..., DatagramPort]]:
     yield make
     for port in ports:
         port.close()
+
+
+class Recorder:
+    """A machine that notes what is done to it, and does as it is told."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue = queue.SimpleQueue()
+        self.outbox: deque[list[Burst]] = deque()
+        self.timer: int | None = None
+        self.on_timer = lambda now: None
+        self.failures: list[BaseException] = []
+        self.failed = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def _here(self) -> None:
+        self.thread = self.thread or threading.current_thread()
+        assert threading.current_thread() is self.thread
+
+    def receive(self, frames: list[Frames], now: int) -> None:
+        self._here()
+        for batch in frames:
+            for row, length in zip(batch.data, batch.lengths.tolist(), strict=True):
+                self.events.put(("receive", row[:length].tobytes(), now))
+
+    def transmit(self, now: int) -> list[Burst]:
+        self._here()
+        return self.outbox.popleft() if self.outbox else []
+
+    def next_timer(self) -> int | None:
+        return self.timer
+
+    def handle_timer(self, now: int) -> None:
+        self._here()
+        assert self.timer is not None and now >= self.timer
+        self.timer = None
+        self.events.put(("timer", now))
+        self.on_timer(now)
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+        self.failed.set()
+
+    def next(self, kind: str):
+        event = self.events.get(timeout=20.0)
+        assert event[0] == kind
+        return event[1]
+
+
+@pytest.fixture(scope="session")
+def recorder() -> type[Recorder]:
+    return Recorder
+
+
+@pytest.fixture
+def run(open_port):
+    """Starts threads on ports and stops them after the test."""
+    threads: list[IOThread] = []
+
+    def start(machine, port=None, **settings) -> IOThread:
+        thread = IOThread(open_port() if port is None else port, machine, **settings)
+        threads.append(thread)
+        thread.start()
+        return thread
+
+    yield start
+    for thread in threads:
+        assert thread.stop(20.0)
+        assert not thread.alive
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,16 +4,16 @@ import errno
 import os
 import select
 import socket
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import dlcp.udp.batch
 from dlcp.errors import MtuError
 from dlcp.transport.packets import Burst
-from dlcp.udp import Capabilities, DatagramPort
+from dlcp.udp import Capabilities, DatagramPort, batch
 from dlcp.udp.probe import probe
 
 WAYS = [
@@ -37,14 +37,14 @@ class Kernel:
     ``script`` holds, for each coming call, either an errno, or the number of messages to pass on at most.
     """
 
-    def __init__(self, port: DatagramPort, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+    def __init__(self, port: DatagramPort) -> None:
         self.script: list[tuple[str, int]] = []
         self.only_segmented = False
         self._socket = port._socket
-        sender = port._sender
-        if isinstance(sender, dlcp.udp.batch.BatchSender):
-            self._real = dlcp.udp.batch.sendmmsg
-            dlcp.udp.batch.sendmmsg = self.sendmmsg
+        sender: Any = port._sender
+        if isinstance(sender, batch.BatchSender):
+            self._real: Any = vars(batch)["sendmmsg"]
+            vars(batch)["sendmmsg"] = self.sendmmsg
         else:
             self._real = None
             sender._socket = self
@@ -52,7 +52,7 @@ class Kernel:
 
     def restore(self) -> None:
         if self._real is not None:
-            dlcp.udp.batch.sendmmsg = self._real
+            vars(batch)["sendmmsg"] = self._real
 
     def _next(self, segmented: bool) -> tuple[str, int]:
         if not self.script or (self.only_segmented and not segmented):
