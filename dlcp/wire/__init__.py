@@ -4,7 +4,7 @@
 """
 
 from dlcp.wire.bodies import BODIES, PREFIX_BYTES, Body, Tail, expected_bytes
-from dlcp.wire.codec import check_ok, encode_headers, gather, header_check, records, seal
+from dlcp.wire.codec import check_ok, encode_header, encode_headers, gather, header_check, records, seal
 from dlcp.wire.header import (
     ABORT_BODY,
     CONTROL_CLASS,
@@ -48,6 +48,7 @@ __all__ = [
     "Tail",
     "WireType",
     "check_ok",
+    "encode_header",
     "encode_headers",
     "expected_bytes",
     "gather",

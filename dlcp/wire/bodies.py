@@ -93,7 +93,8 @@ def _tail_bytes(body: Body, rows: NDArray[np.uint8], lengths: NDArray[np.int64])
     if body.tail is Tail.BITMAP:
         return (fields["packets"].astype(np.int64) + 7) // 8
     if body.tail is Tail.PADDING:
-        return np.maximum(fields["datagram"].astype(np.int64) - fixed, 0)
+        datagram = fields["datagram"].astype(np.int64)
+        return np.where(datagram < fixed, -1, datagram) - fixed
     if body.tail is Tail.TEXT:
         return lengths - fixed
     return 0

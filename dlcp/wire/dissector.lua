@@ -151,7 +151,8 @@ local function expected_size(tvb, at, left)
     elseif body.tail == "bitmap" then
         return fixed + math.floor((value(tvb, at + header.bytes, record, "packets") + 7) / 8)
     elseif body.tail == "padding" then
-        return math.max(fixed, value(tvb, at + header.bytes, record, "datagram"))
+        local datagram = value(tvb, at + header.bytes, record, "datagram")
+        return datagram >= fixed and datagram or nil
     end
     return left
 end
@@ -246,12 +247,12 @@ function tails.bitmap(tree, _, tvb, at, finish, _, fields)
 end
 
 function tails.padding(tree, _, tvb, at, finish, _, fields)
-    local stop = math.min(finish, at - header.bytes - WIRE.records.hello.bytes + fields.datagram)
+    local stop = math.max(at, math.min(finish, at - header.bytes - WIRE.records.hello.bytes + fields.datagram))
     local seen = math.min(stop, tvb:captured_len())
     if seen > at then
         tree:add(extra.padding, tvb(at, seen - at))
     end
-    return math.max(at, stop)
+    return stop
 end
 
 -- Shortens UTF-8 text at a character's border.  Some releases of Wireshark hand over text whose last character is cut.
@@ -301,8 +302,7 @@ local function describe(h, body, fields, size)
             fields.highest_sequence, fields.received, fields.marked, fields.trimmed, fields.window
         )
     elseif fields.nonce then
-        local bytes = kind == "hello" and size or fields.datagram
-        text = text .. string.format(" nonce 0x%s, %d bytes", fields.nonce:tohex(), bytes)
+        text = text .. string.format(" nonce 0x%s, %d bytes", fields.nonce:tohex(), fields.datagram)
     elseif fields.culprit then
         text = text .. string.format(" %s of rank %d: %s", name_of(slot[WIRE.records.abort].kind.names, fields.kind),
             fields.culprit, fields.reason or "")

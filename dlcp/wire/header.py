@@ -126,13 +126,18 @@ FEEDBACK_BODY: Final = Layout(
     ],
 )
 
+BUSY: Final = 1
+"""No memory for the message now; its sender tries again later."""
+OVER: Final = 2
+"""The message's operation is over at its receiver, and the message was no part of it."""
+
 REPORT_BODY: Final = Layout(
     "report",
     [
         Field("missing", 32, "Packets of the message that have not arrived."),
         Field("needed", 32, "Packets still needed to satisfy protection and bound; 0 in STOP."),
         Field("packets", 16, "Packets of the message, which is the number of bits that follow; 0: nothing known of it."),
-        Field("busy", 8, "1: no memory for the message now, try later."),
+        Field("busy", 8, "1: no memory for the message now, try later; 2: its operation is over here."),
         Field("reserved", 8, "Zero."),
         Field("echo", 32, "Sequence of the probe that is answered; 0: unsolicited."),
     ],
@@ -143,7 +148,7 @@ HELLO_BODY: Final = Layout(
     "hello",
     [
         Field("nonce", 64, "Chosen by the sender of HELLO, echoed in HELLO_ACK."),
-        Field("datagram", 16, "HELLO: padded to so many UDP payload bytes, 0: not at all; HELLO_ACK: as many as have come."),
+        Field("datagram", 16, "UDP payload bytes of this datagram, padding included."),
         Field("reserved", 16, "Zero."),
         Field("reserved_tail", 32, "Zero."),
     ],

@@ -135,7 +135,7 @@ def datagram_size(body: Body) -> str:
     open_ended = {
         Tail.PAYLOAD: f"{fixed} + min(stride, length - offset)",
         Tail.BITMAP: f"{fixed} + ceil(packets / 8)",
-        Tail.PADDING: f"max({fixed}, datagram)",
+        Tail.PADDING: f"`datagram`, at least {fixed}",
         Tail.TEXT: f"at least {fixed}",
     }
     return open_ended.get(body.tail, str(fixed))

@@ -56,7 +56,7 @@ def random_datagram(rng, kind):
             tail = np.packbits(bits).tobytes()
         elif layout is HELLO_BODY:
             tail = rng.bytes(int(rng.integers(0, 400))) if kind is PacketType.HELLO else b""
-            values["datagram"] = 64 + len(tail) if tail else int(rng.integers(0, 1 << 16 if kind is PacketType.HELLO_ACK else 65))
+            values["datagram"] = 64 + len(tail)
         elif layout is ABORT_BODY:
             tail = "Rang 3 schweigt — größer als erlaubt".encode()[: int(rng.integers(0, 30))]
         body = layout.encode(1, **values).tobytes() + tail

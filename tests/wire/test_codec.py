@@ -92,6 +92,7 @@ class TestLayouts:
         for k in range(n):
             one = layout.encode(1, **{name: column[k] for name, column in cols.items()})
             np.testing.assert_array_equal(whole[k : k + 1], one)
+            assert one.tobytes() == layout.encode_one(**{name: int(column[k]) for name, column in cols.items()})
             assert layout.decode_one(one.tobytes()) == {name: int(column[k]) for name, column in cols.items()}
 
     @given(data=st.data())
@@ -107,9 +108,9 @@ class TestLayouts:
     def test_values_wrap_at_the_width_of_their_field(self, layout, data):
         field = data.draw(st.sampled_from(layout.fields))
         value = data.draw(st.integers(-(2**63), 2**64 - 1))
-        for given_value in (value, [value], np.array([value])):
-            row = layout.encode(1, **{field.name: given_value})
-            fields = layout.decode_one(row.tobytes())
+        rows = [layout.encode(1, **{field.name: form}).tobytes() for form in (value, [value], np.array([value]))]
+        for row in [*rows, layout.encode_one(**{field.name: value})]:
+            fields = layout.decode_one(row)
             assert fields.pop(field.name) == value % 2**field.bits
             assert not any(fields.values())
 
@@ -127,8 +128,9 @@ class TestLayouts:
             layout.decode(np.zeros((layout.size, layout.size - 1), np.uint8))
 
     def test_unknown_field(self, layout):
-        with pytest.raises(KeyError):
-            layout.encode(1, nonsense=1)
+        for encode in (layout.encode, layout.encode_one):
+            with pytest.raises(KeyError):
+                encode(nonsense=1)
 
     def test_reading_does_not_copy_contiguous_records(self, layout):
         rows = layout.encode(3)
@@ -237,6 +239,12 @@ class TestCheck:
             assert int.from_bytes(row[2:4].tobytes(), "big") == reference_check(row.tobytes())
 
     @given(headers(rows=1))
+    def test_one_header_from_integers_is_the_same(self, row):
+        fields = HEADER.decode_one(row.tobytes())
+        del fields["check"], fields["version"]
+        assert codec.encode_header(**fields) == row.tobytes()
+
+    @given(headers(rows=1))
     def test_any_flip_of_one_bit_that_no_switch_may_change_is_found(self, row):
         flipped = np.repeat(row, len(BITS["dlcp"]), axis=0)
         for k, (field, bit) in enumerate(BITS["dlcp"]):
@@ -322,8 +330,9 @@ class TestExpectedBytes:
             assert one(kind, REPORT_BODY.encode(1, packets=9).tobytes()) == 66
             assert one(kind, REPORT_BODY.encode(1, packets=65535).tobytes()) == 64 + 8192
         assert one(PacketType.HELLO, HELLO_BODY.encode(1, datagram=1472).tobytes()) == 1472
-        assert one(PacketType.HELLO, HELLO_BODY.encode(1).tobytes()) == 64
-        assert one(PacketType.HELLO_ACK, HELLO_BODY.encode(1, datagram=1472).tobytes()) == 64
+        assert one(PacketType.HELLO, HELLO_BODY.encode(1, datagram=64).tobytes()) == 64
+        assert one(PacketType.HELLO, HELLO_BODY.encode(1, datagram=63).tobytes()) == -1
+        assert one(PacketType.HELLO_ACK, HELLO_BODY.encode(1, datagram=64).tobytes()) == 64
         assert one(PacketType.ABORT, ABORT_BODY.encode(1).tobytes() + b"reason") == 62
         assert one(15) == -1
 

@@ -114,7 +114,7 @@ INFO = {
     PacketType.STOP: "STOP 2 → 1 op 17 push/3 missing 2 of 8, needed 1, busy retransmission",
     PacketType.FEEDBACK: "FEEDBACK 2 → 1 highest 7 received 6 marked 5 trimmed 4 window 9 retransmission",
     PacketType.HELLO: "HELLO 2 → 1 nonce 0x800000000000000b, 64 bytes retransmission",
-    PacketType.HELLO_ACK: "HELLO_ACK 2 → 1 nonce 0x800000000000000b, 50 bytes retransmission",
+    PacketType.HELLO_ACK: "HELLO_ACK 2 → 1 nonce 0x800000000000000b, 64 bytes retransmission",
     PacketType.PING: "PING 2 → 1 retransmission",
     PacketType.ABORT: "ABORT 2 → 1 peer_lost of rank 3: gone retransmission",
     PacketType.GOODBYE: "GOODBYE 2 → 1 retransmission",
@@ -122,7 +122,7 @@ INFO = {
 BODY_VALUES = {
     "feedback": {"highest_sequence": 7, "received": 6, "marked": 5, "trimmed": 4, "window": 9},
     "report": {"missing": 2, "needed": 1, "packets": 8, "busy": 1},
-    "hello": {"nonce": 2**63 + 11, "datagram": 50},
+    "hello": {"nonce": 2**63 + 11, "datagram": 64},
     "abort": {"kind": 1, "culprit": 3},
 }
 
