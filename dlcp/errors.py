@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
 class DLCPError(Exception):
-    """Base class; ``except DLCPError`` catches everything raised on purpose."""
+    """Base class; ``except DLCPError`` catches everything raised on purpose.
+
+    Errors survive pickling, which is how they come out of worker processes, whatever their constructors take.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[DLCPError], args: tuple[Any, ...], attributes: dict[str, Any]) -> DLCPError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class ConfigError(DLCPError, ValueError):
@@ -54,11 +68,11 @@ class PeerLostError(DLCPError):
     Attributes:
         rank: The silent peer.
         message: The message that waits for it, in words.
-        seconds: Length of the silence.
+        seconds: Length of the silence; 0 if the peer has left.
     """
 
     def __init__(self, rank: int, message: str, seconds: float) -> None:
-        super().__init__(f"rank {rank} has been silent for {seconds:.1f} s; {message}")
+        super().__init__(f"rank {rank} has been silent for {seconds:.1f} s; {message}" if seconds else f"rank {rank}: {message}")
         self.rank = rank
         self.message = message
         self.seconds = seconds

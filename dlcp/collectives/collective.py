@@ -91,6 +91,14 @@ def take_ranges(flat: NDArray[Any], ranges: NDArray[np.int64]) -> NDArray[Any]:
     return np.concatenate([flat[start:stop] for start, stop in ranges.tolist()])
 
 
+def put_ranges(flat: NDArray[Any], ranges: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """Writes ``values``, laid out as :func:`take_ranges` returns them, back to ``ranges`` of ``flat``."""
+    position = 0
+    for start, stop in ranges.tolist():
+        flat[start:stop] = values[position : position + stop - start]
+        position += stop - start
+
+
 def empty_reduction(output: NDArray[Any]) -> Reduction:
     """Returns a result with nothing lost."""
     return Reduction(output, np.zeros((0, 2), np.int64), np.zeros(0, output.dtype))

@@ -16,7 +16,9 @@ from dlcp.wire.header import ITEM_BYTES, WireType
 assert sys.byteorder == "little", "payloads are little-endian; a big-endian host would need a conversion"
 
 _WIDE: Final = {"float32": WireType.FLOAT32, "float16": WireType.FLOAT16, "bfloat16": WireType.BFLOAT16}
-MEAN_BIT: Final = 0x80
+_MEAN_BIT: Final = 0x80
+_PARTS_SHIFT: Final = 4
+_KIND_MASK: Final = 0x0F
 
 
 def wire_type(dtype: np.dtype[Any], policy_dtype: str) -> WireType:
@@ -32,6 +34,38 @@ def wire_type(dtype: np.dtype[Any], policy_dtype: str) -> WireType:
     raise TypeError(f"arrays of {dtype} cannot be reduced; float32 and float64 can")
 
 
+def dtype_field(kind: WireType, *, mean: bool = False, parts: int = 1) -> int:
+    """Returns the header's ``dtype`` byte.
+
+    It is part of a message's identity, so ranks that call with other types, another operation or arrays that are cut into another
+    number of parts do not take each other's messages for their own.
+
+    Args:
+        kind: Element type on the wire.
+        mean: Whether the sum is divided by the number of contributors.
+        parts: Messages that the array is cut into; its octal digits are exclusive-ored into three bits.
+    """
+    folded = 0
+    while parts:
+        folded ^= parts & 7
+        parts >>= 3
+    return int(kind) | folded << _PARTS_SHIFT | (_MEAN_BIT if mean else 0)
+
+
+def kind_of(dtype: int) -> WireType:
+    """Returns the element type that a ``dtype`` byte names.
+
+    Raises:
+        ValueError: There is no such type.
+    """
+    return WireType(dtype & _KIND_MASK)
+
+
+def is_mean(dtype: int) -> bool:
+    """Whether a ``dtype`` byte asks for the mean."""
+    return bool(dtype & _MEAN_BIT)
+
+
 def item_bytes(kind: WireType) -> int:
     """Returns the bytes of one element on the wire."""
     return ITEM_BYTES[kind]
@@ -42,12 +76,13 @@ def to_wire(values: NDArray[Any], kind: WireType) -> NDArray[np.uint8]:
 
     Args:
         values: 1-D contiguous float32 or float64.
-        kind: Element type on the wire.  Values beyond float16's range become infinite, as they do in torch.
+        kind: Element type on the wire.  Values beyond its range become infinite, as they do in torch.
     """
-    if kind is WireType.BFLOAT16:
-        return _to_bfloat16(values.astype(np.float32, copy=False)).view(np.uint8)
-    target = {WireType.FLOAT32: np.float32, WireType.FLOAT16: np.float16, WireType.FLOAT64: np.float64}[kind]
-    with np.errstate(over="ignore"):
+    # Gradients that overflow or are not numbers are the training loop's business: they travel as they are, without a warning.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if kind is WireType.BFLOAT16:
+            return _to_bfloat16(values.astype(np.float32, copy=False)).view(np.uint8)
+        target = {WireType.FLOAT32: np.float32, WireType.FLOAT16: np.float16, WireType.FLOAT64: np.float64}[kind]
         return values.astype(target, copy=False).view(np.uint8)
 
 
@@ -56,7 +91,8 @@ def from_wire(data: NDArray[np.uint8], kind: WireType) -> NDArray[Any]:
     if kind is WireType.BFLOAT16:
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     if kind is WireType.FLOAT16:
-        return data.view(np.float16).astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            return data.view(np.float16).astype(np.float32)
     return data.view(np.float64 if kind is WireType.FLOAT64 else np.float32)
 
 

@@ -6,14 +6,14 @@ error, and is told to every peer, so that all ranks raise within a moment of eac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.collectives.collective import Collective
-from dlcp.errors import DLCPError, MismatchError, OperationTimeoutError, PeerLostError, RemoteError
+from dlcp.errors import ClosedError, MismatchError, OperationTimeoutError, PeerLostError, RemoteError
 from dlcp.policy import Policy
 from dlcp.transport.core import MILLISECOND, SECOND
 from dlcp.transport.endpoint import Endpoint
@@ -22,6 +22,7 @@ from dlcp.transport.events import (
     MessageReceived,
     MessageRefused,
     MessageSent,
+    MessageUnknown,
     PeerAborted,
     PeerLeft,
     PeerReached,
@@ -33,8 +34,13 @@ from dlcp.transport.packets import Burst, Frames
 from dlcp.transport.serial import MASK
 from dlcp.wire.header import AbortKind
 
-ABORT_REPEATS: Final = (0, 20 * MILLISECOND, 100 * MILLISECOND)
-"""When an ABORT is said: it is not acknowledged, and may be lost like anything else."""
+ABORT_REPEATS: Final = (20 * MILLISECOND, 100 * MILLISECOND)
+"""When an ABORT is said again: it is not acknowledged, and may be lost like anything else."""
+GOODBYE_EVERY: Final = 50 * MILLISECOND
+"""How often a GOODBYE is repeated while a peer may not have heard it, for the same reason."""
+
+Farewell = tuple[AbortKind, int, float, str]
+"""What an ABORT says: kind, culprit, its silence in seconds, reason."""
 
 
 class Engine:
@@ -45,6 +51,7 @@ class Engine:
         policy: The job's policy.
         endpoint: The transport.
         on_reached: Called with each :class:`~dlcp.transport.events.PeerReached`.
+        last_words: Sends bursts at once, bypassing the shell, when the shell has died of an error; must not raise.
 
     Attributes:
         serve: Makes the collective for an operation that a peer starts, at a parameter server; None: operations are only started
@@ -59,27 +66,32 @@ class Engine:
         endpoint: Endpoint,
         *,
         on_reached: Callable[[PeerReached], None] = lambda event: None,
+        last_words: Callable[[Sequence[Burst]], None] = lambda bursts: None,
     ) -> None:
         self.rank = rank
         self.policy = policy
         self.endpoint = endpoint
         self.stride = endpoint.stride
-        self.left: set[int] = set()
-        self._watchers: list[tuple[Callable[[], bool], Callable[[], None]]] = []
-        self._on_reached = on_reached
         self.serve: Callable[[MessageReceived], Collective | None] | None = None
+        self.left: set[int] = set()
+        self._on_reached = on_reached
+        self._last_words = last_words
+        self._watchers: list[tuple[Callable[[], bool], Callable[[], None]]] = []
         self._running: dict[int, Collective] = {}
         self._deadlines: dict[int, int] = {}
         self._early: dict[int, list[MessageReceived]] = {}
         self._retired = 0
         self._ended: set[int] = set()
         self._error: BaseException | None = None
-        self._aborts: list[tuple[int, AbortKind, int, float, str]] = []
+        self._aborts: list[tuple[int, Farewell]] = []
+        self._goodbye: int | None = None
+        self._now = 0
 
     # -- collectives -------------------------------------------------------------------------------------------------------
 
     def start(self, collective: Collective, now: int) -> None:
         """Starts a collective; if this engine has failed, the collective ends with that error at once."""
+        self._now = now
         if self._error is not None:
             collective.handle.finish(None, self._error)
             return
@@ -91,24 +103,32 @@ class Engine:
             for event in self._early.pop(number, ()):
                 self._give(collective, event, now)
         except Exception as error:
-            self._fail(error, AbortKind.FAILURE, self.rank, 0.0, now)
+            self._fail(error, now)
         self._reap(number)
         self._dispatch(now)
 
     def send(self, peer: int, message: int, payload: NDArray[np.uint8], *, tags: NDArray[np.uint8], bound: int, now: int) -> None:
-        """See :meth:`Endpoint.send`."""
-        self.endpoint.send(peer, message, payload, tags=tags, bound=bound, now=now)
+        """See :meth:`Endpoint.send`; nothing leaves after a failure."""
+        if self._error is None:
+            self.endpoint.send(peer, message, payload, tags=tags, bound=bound, now=now)
 
     def expect(self, peer: int, message: int, length: int, *, buffer: NDArray[np.uint8] | None = None, now: int) -> None:
-        """See :meth:`Endpoint.expect`; a peer that has left will not send anything."""
+        """See :meth:`Endpoint.expect`; a peer that has left will not send anything that is not here already."""
+        if self._error is not None:
+            return
         self.endpoint.expect(peer, message, length, buffer=buffer, now=now)
         if peer in self.left:
-            self._lose(peer, f"it has left; {describe(message)} was expected from it", 0.0, now)
+            self._check_left(peer, now)
 
     @property
     def error(self) -> BaseException | None:
         """What ended this engine, or None."""
         return self._error
+
+    @property
+    def busy(self) -> bool:
+        """An operation runs."""
+        return bool(self._running)
 
     @property
     def idle(self) -> bool:
@@ -127,41 +147,89 @@ class Engine:
 
     def abort(self, reason: str, now: int) -> None:
         """Fails everything here and at every peer, in this rank's name."""
-        self._fail(RemoteError(self.rank, reason), AbortKind.FAILURE, self.rank, 0.0, now, reason)
+        self._fail(RemoteError(self.rank, reason), now)
+        self._look()
+
+    def leave(self, now: int) -> None:
+        """Says goodbye, and again until all peers have left too."""
+        self._goodbye = now
+        self.endpoint.goodbye(now)
+        self._goodbye = now + GOODBYE_EVERY
 
     # -- the shell's machine -----------------------------------------------------------------------------------------------
 
     def receive(self, frames: list[Frames], now: int) -> None:
         """Takes datagrams."""
-        self.endpoint.receive(frames, now)
+        self._now = now
+        try:
+            self.endpoint.receive(frames, now)
+        except Exception as error:
+            self._broken(error, now)
         self._dispatch(now)
 
     def transmit(self, now: int) -> list[Burst]:
         """Returns datagrams to send."""
-        return self.endpoint.transmit(now)
+        try:
+            return self.endpoint.transmit(now)
+        except Exception as error:
+            self._broken(error, now)
+            return self.endpoint.transmit(now)
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` is due."""
-        times = [t for t in (self.endpoint.next_timer(),) if t is not None]
-        times.extend(self._deadlines.values())
-        times.extend(at for at, *_ in self._aborts)
-        return min(times, default=None)
+        due = self.endpoint.next_timer()
+        for deadline in self._deadlines.values():
+            due = deadline if due is None else min(due, deadline)
+        if self._aborts or self._goodbye is not None:
+            times = [at for at, _ in self._aborts]
+            times += [t for t in (due, self._goodbye) if t is not None]
+            due = min(times)
+        return due
 
     def handle_timer(self, now: int) -> None:
-        """Does what is due: the transport's timers, operation deadlines, repeated aborts."""
-        self.endpoint.handle_timer(now)
+        """Does what is due: the transport's timers, operation deadlines, repeated farewells."""
+        self._now = now
+        try:
+            self.endpoint.handle_timer(now)
+        except Exception as error:
+            self._broken(error, now)
         for due in [a for a in self._aborts if a[0] <= now]:
             self._aborts.remove(due)
-            self.endpoint.abort(*due[1:], now)
+            self.endpoint.abort(*due[1], now)
+        if self._goodbye is not None and self._goodbye <= now:
+            self.leave(now)
         for number, deadline in list(self._deadlines.items()):
-            if deadline <= now and number in self._running:
-                collective = self._running[number]
+            collective = self._running.get(number)
+            if deadline <= now and collective is not None:
                 text = (
                     f"{collective.handle.description} has not finished within the operation timeout of "
                     f"{self.policy.timeouts.operation_s:g} s, still waiting for {collective.missing()}"
                 )
-                self._fail(OperationTimeoutError(text), AbortKind.TIMEOUT, self.rank, 0.0, now)
+                self._fail(OperationTimeoutError(text), now)
         self._dispatch(now)
+
+    def fail(self, error: BaseException) -> None:
+        """The shell died: everyone who waits learns why, and peers are told if anything still leaves the host."""
+        if self._error is None:
+            self._error = error
+            # A shell that was stopped has nothing to tell: goodbyes have been said.
+            if not isinstance(error, ClosedError):
+                self._tell_last(error)
+        self._aborts.clear()
+        self._goodbye = None
+        self._end(self._error)
+        self._look()
+
+    def _tell_last(self, error: BaseException) -> None:
+        try:
+            self.endpoint.drop_all()
+            self.endpoint.transmit(self._now)
+            for _ in range(1 + len(ABORT_REPEATS)):
+                self.endpoint.abort(*self._farewell(error), self._now)
+            self._last_words(self.endpoint.transmit(self._now))
+        except Exception:
+            # The endpoint itself is what broke; peers will notice the silence.
+            return
 
     def _look(self) -> None:
         if self._watchers:
@@ -170,15 +238,6 @@ class Engine:
             for _, then in met:
                 then()
 
-    def fail(self, error: BaseException) -> None:
-        """The shell died: nothing can be sent any more, but everyone who waits learns why."""
-        if self._error is None:
-            self._error = error
-        running, self._running = self._running, {}
-        self._deadlines.clear()
-        for collective in running.values():
-            collective.handle.finish(None, self._error)
-
     # -- events --------------------------------------------------------------------------------------------------------------
 
     def _dispatch(self, now: int) -> None:
@@ -186,7 +245,7 @@ class Engine:
             try:
                 self._on_event(event, now)
             except Exception as error:
-                self._fail(error, AbortKind.FAILURE, self.rank, 0.0, now)
+                self._fail(error, now)
         self._look()
 
     def _on_event(self, event: Event, now: int) -> None:
@@ -201,41 +260,50 @@ class Engine:
         elif isinstance(event, PeerReached):
             self._on_reached(event)
         elif isinstance(event, PeerSilent):
-            self._lose(event.peer, event.waiting_for, event.seconds, now)
+            raise PeerLostError(event.peer, event.waiting_for, event.seconds)
         elif isinstance(event, PeerAborted):
-            self._on_aborted(event, now)
+            if self._error is None:
+                self._end(self._reported(event))
         elif isinstance(event, PeerLeft):
             self.left.add(event.peer)
-            waiting = self.endpoint.expected_from(event.peer)
-            if waiting is not None:
-                self._lose(event.peer, f"it has left; {describe(waiting)} was expected from it", 0.0, now)
+            if self._goodbye is not None:
+                # It may be waiting for ours, which may have been lost.
+                self.endpoint.goodbye(now)
+            self._check_left(event.peer, now)
         elif isinstance(event, MessageRefused):
             raise MismatchError(
                 f"rank {event.peer} and rank {self.rank} call the collective with different arguments: {describe(event.message)} "
                 f"has {event.length} bytes there, {event.expected} here"
             )
+        elif isinstance(event, MessageUnknown):
+            raise MismatchError(
+                f"rank {event.peer} has finished operation {operation_of(event.message)} and knows nothing of its "
+                f"{describe(event.message)}, which rank {self.rank} sends: ranks call collectives with different arguments"
+            )
 
     def _on_received(self, event: MessageReceived, now: int) -> None:
+        if self._error is not None:
+            return
         number = operation_of(event.message)
         collective = self._running.get(number)
-        if collective is None and self.serve is not None and self._error is None:
+        if collective is None and self.serve is not None:
             collective = self.serve(event)
             if collective is not None:
                 self._running[number] = collective
                 self._deadlines[number] = now + int(self.policy.timeouts.operation_s * SECOND)
                 collective.start(now)
         if collective is None:
-            if self._error is None:
-                self._early.setdefault(number, []).append(event)
+            self._early.setdefault(number, []).append(event)
             return
         self._give(collective, event, now)
         self._reap(number)
 
     def _give(self, collective: Collective, event: MessageReceived, now: int) -> None:
-        if not collective.on_received(event, now):
+        if self._error is None and not collective.on_received(event, now):
             raise MismatchError(
-                f"rank {event.peer} sent {describe(event.message)}, which does not belong to {collective.handle.description} "
-                "here: ranks call collectives in different order or with different arguments"
+                f"rank {event.peer} sent {describe(event.message)} of {event.data.size} bytes, which does not belong to "
+                f"{collective.handle.description} as rank {self.rank} calls it: ranks call collectives in different order or with "
+                "different arguments"
             )
 
     def _reap(self, number: int) -> None:
@@ -254,32 +322,49 @@ class Engine:
 
     # -- failure -------------------------------------------------------------------------------------------------------------
 
-    def _lose(self, peer: int, message: str, seconds: float, now: int) -> None:
-        self._fail(PeerLostError(peer, message, seconds), AbortKind.PEER_LOST, peer, seconds, now, message)
+    def _check_left(self, peer: int, now: int) -> None:
+        """A peer leaves when all it has sent is acknowledged: what is still expected of it will never come."""
+        waiting = self.endpoint.expected_from(peer)
+        if waiting is not None and self._error is None:
+            self._fail(PeerLostError(peer, f"it has closed, though {describe(waiting)} is expected from it", 0.0), now)
 
-    def _on_aborted(self, event: PeerAborted, now: int) -> None:
-        error: DLCPError
+    def _reported(self, event: PeerAborted) -> BaseException:
+        """Returns the error that a peer's ABORT stands for here."""
+        text = f"rank {event.peer} reports: {event.reason}"
         if event.kind is AbortKind.PEER_LOST and event.culprit != self.rank:
-            error = PeerLostError(event.culprit, f"rank {event.peer} reports: {event.reason}", event.silence_s)
-        elif event.kind is AbortKind.TIMEOUT:
-            error = OperationTimeoutError(f"rank {event.peer} reports: {event.reason}")
-        else:
-            error = RemoteError(event.peer, event.reason)
-        if self._error is None:
-            self._end(error)
+            return PeerLostError(event.culprit, text, event.silence_s)
+        if event.kind is AbortKind.PEER_LOST:
+            return RemoteError(event.peer, f"it has given this rank up after {event.silence_s:.1f} s of silence; {event.reason}")
+        if event.kind is AbortKind.TIMEOUT:
+            return OperationTimeoutError(text)
+        if event.kind is AbortKind.MISMATCH:
+            return MismatchError(text)
+        return RemoteError(event.peer, event.reason)
 
-    def _fail(
-        self, error: BaseException, kind: AbortKind, culprit: int, silence_s: float, now: int, reason: str | None = None
-    ) -> None:
+    def _farewell(self, error: BaseException) -> Farewell:
+        if isinstance(error, PeerLostError):
+            return AbortKind.PEER_LOST, error.rank, error.seconds, error.message
+        if isinstance(error, RemoteError) and error.rank == self.rank:
+            return AbortKind.FAILURE, self.rank, 0.0, error.reason
+        if isinstance(error, MismatchError):
+            return AbortKind.MISMATCH, self.rank, 0.0, str(error)
+        if isinstance(error, OperationTimeoutError):
+            return AbortKind.TIMEOUT, self.rank, 0.0, str(error)
+        return AbortKind.FAILURE, self.rank, 0.0, f"{type(error).__name__}: {error}"
+
+    def _broken(self, error: Exception, now: int) -> None:
+        """The transport itself raised: peers are told, but a second time ends the thread, lest it go on for ever."""
+        if self._error is not None:
+            raise error
+        self._fail(error, now)
+
+    def _fail(self, error: BaseException, now: int) -> None:
         """The first failure wins; peers are told, several times, since nobody acknowledges."""
         if self._error is not None:
             return
-        text = reason or f"{type(error).__name__}: {error}"
-        for after in ABORT_REPEATS:
-            if after:
-                self._aborts.append((now + after, kind, culprit, silence_s, text))
-            else:
-                self.endpoint.abort(kind, culprit, silence_s, text, now)
+        farewell = self._farewell(error)
+        self._aborts = [(now + after, farewell) for after in ABORT_REPEATS]
+        self.endpoint.abort(*farewell, now)
         self._end(error)
 
     def _end(self, error: BaseException) -> None:

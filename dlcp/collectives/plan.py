@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlcp.collectives.elements import item_bytes
+from dlcp.collectives.elements import dtype_field, item_bytes
+from dlcp.transport.outgoing import MAX_PACKETS
 from dlcp.wire.header import REPORT_BODY, WireType
 
 MAX_PARTS = 65536
+"""What the header's ``part`` can number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,20 @@ class Plan:
         stride: Payload bytes of a packet.
         message_bytes: Largest message.
         owners: Number of shards.
+        through: Whether parts are numbered through all shards, as a ring does, or in each shard anew.
+
+    Attributes:
+        packets: Packets of the array, at least one.
+        per_packet: Elements of a packet.
+        parts: Parts of all shards.
 
     Raises:
         ValueError: The array needs more parts than the header can number.
     """
 
-    def __init__(self, elements: int, kind: WireType, stride: int, message_bytes: int, owners: int) -> None:
+    def __init__(
+        self, elements: int, kind: WireType, stride: int, message_bytes: int, owners: int, *, through: bool = False
+    ) -> None:
         self.elements = elements
         self.kind = kind
         self.item = item_bytes(kind)
@@ -59,9 +69,12 @@ class Plan:
         self.packets = max(1, -(-elements // self.per_packet))
         self.owners = owners
         # A report carries one bit a packet and must fit a datagram itself.
-        self.per_part = max(1, min(message_bytes // stride, 8 * (stride - REPORT_BODY.size)))
-        if -(-self.packets // owners) > MAX_PARTS * self.per_part:
-            raise ValueError(f"{elements} elements need more than {MAX_PARTS} messages a shard; raise wire.message_bytes")
+        self.per_part = max(1, min(message_bytes // stride, 8 * (stride - REPORT_BODY.size), MAX_PACKETS))
+        sizes = [self.packets * (owner + 1) // owners - self.packets * owner // owners for owner in range(owners)]
+        counts = [-(-size // self.per_part) for size in sizes]
+        self.parts = sum(counts)
+        if (self.parts if through else max(counts)) > MAX_PARTS:
+            raise ValueError(f"{elements} elements need more than {MAX_PARTS} messages; raise wire.message_bytes")
 
     def shard(self, owner: int) -> list[Part]:
         """Returns the parts of an owner's shard; none if there are fewer packets than owners."""
@@ -72,6 +85,10 @@ class Plan:
             stop = min(start + self.per_part, last)
             parts.append(Part(index, slice(start, stop), slice(start * self.per_packet, self._element(stop))))
         return parts
+
+    def dtype_field(self, mean: bool = False) -> int:
+        """Returns the header's ``dtype`` byte of all messages of this array."""
+        return dtype_field(self.kind, mean=mean, parts=self.parts)
 
     def _element(self, packet: int) -> int:
         return min(packet * self.per_packet, self.elements)

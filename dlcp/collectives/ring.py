@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.collectives.collective import Collective, Wires, concatenate_lost, take_ranges
-from dlcp.collectives.elements import MEAN_BIT, from_wire, to_wire
+from dlcp.collectives.elements import from_wire, to_wire
 from dlcp.collectives.operation import Operation, Reduction
 from dlcp.collectives.plan import Part, Plan, packet_ranges
 from dlcp.collectives.reduce import zero_lost
-from dlcp.transport.events import MessageReceived, MessageSent, message_id, part_of, phase_of
+from dlcp.transport.events import MessageReceived, MessageSent, dtype_of, message_id, part_of, phase_of
 from dlcp.wire.header import Phase
 
 
@@ -61,7 +61,7 @@ class RingAllReduce(Collective):
         self._world = world
         self._mean = mean
         self._shape = shape
-        self._dtype_byte = int(plan.kind) | (MEAN_BIT if mean else 0)
+        self._dtype = plan.dtype_field(mean)
         self._next = (wires.rank + 1) % world
         self._previous = (wires.rank - 1) % world
         self._shards = [plan.shard(shard) for shard in range(world)]
@@ -88,7 +88,9 @@ class RingAllReduce(Collective):
 
     def on_received(self, event: MessageReceived, now: int) -> bool:
         phase, number = phase_of(event.message), part_of(event.message)
-        if event.peer != self._previous:
+        if event.peer != self._previous or dtype_of(event.message) != self._dtype or number >= len(self._parts):
+            return False
+        if event.data.size != self._parts[number][1].bytes(self._plan.item):
             return False
         if phase == Phase.RING_REDUCE and number in self._reducing:
             self._reducing.discard(number)
@@ -169,7 +171,7 @@ class RingAllReduce(Collective):
         return ", ".join(parts)
 
     def _id(self, phase: Phase, number: int) -> int:
-        return message_id(self.number, phase, self._dtype_byte, number)
+        return message_id(self.number, phase, self._dtype, number)
 
     def _maybe_finish(self) -> None:
         if not (self._reducing or self._gathering or self._sending):

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlcp.collectives.collective import Collective, Wires, concatenate_lost, take_ranges
-from dlcp.collectives.elements import MEAN_BIT, from_wire, to_wire
+from dlcp.collectives.collective import Collective, Wires, concatenate_lost, put_ranges, take_ranges
+from dlcp.collectives.elements import from_wire, to_wire
 from dlcp.collectives.operation import Operation, Reduction
 from dlcp.collectives.plan import Part, Plan
 from dlcp.collectives.reduce import reduce_contributions, zero_lost
-from dlcp.transport.events import MessageReceived, MessageSent, message_id, part_of, phase_of
+from dlcp.transport.events import MessageReceived, MessageSent, dtype_of, message_id, part_of, phase_of
 from dlcp.wire.header import Phase, WireType
 
 _NONE = np.zeros(0, np.int64)
@@ -100,7 +100,7 @@ class ShardedAllReduce(Collective):
         self._owners = tuple(owners)
         self._mean = mean
         self._shape = shape
-        self._dtype_byte = int(plan.kind) | (MEAN_BIT if mean else 0)
+        self._dtype = plan.dtype_field(mean)
         self._direct = output.dtype.itemsize == plan.item
         self._pushes: dict[tuple[int, int], Part] = {}
         self._pulls: dict[tuple[int, int], Part] = {}
@@ -141,25 +141,31 @@ class ShardedAllReduce(Collective):
 
     def on_received(self, event: MessageReceived, now: int) -> bool:
         phase, index = phase_of(event.message), part_of(event.message)
+        if dtype_of(event.message) != self._dtype:
+            return False
         if phase == Phase.PUSH and index in self._own:
             part, reduction = self._own[index]
-            if event.peer not in reduction.waiting:
+            if event.peer not in reduction.waiting or event.data.size != part.bytes(self._plan.item):
                 return False
             zero_lost(event.data, event.lost, event.stride)
             if reduction.add(event.peer, event.data, event.lost):
                 self._reduced(part, reduction, now)
             return True
         if phase == Phase.PULL and (event.peer, index) in self._pulls:
-            part = self._pulls.pop((event.peer, index))
-            if not self._direct:
-                zero_lost(event.data, event.lost, event.stride)
-                self._output[part.elements] = from_wire(event.data, self._plan.kind)
-            for start, stop in self._plan.lost_elements(part, event.lost).tolist():
-                # The best guess at a mean that did not come is one's own share; replicas differ there until they resynchronize.
-                self._output[start:stop] = self._array[start:stop] * (1 if self._mean else len(self._contributors))
+            self._take_result(self._pulls.pop((event.peer, index)), event)
             self._maybe_finish()
             return True
         return False
+
+    def _take_result(self, part: Part, event: MessageReceived) -> None:
+        ranges = self._plan.lost_elements(part, event.lost)
+        # The best guess at a mean that did not come is one's own share; replicas differ there until they resynchronize.
+        guess = take_ranges(self._array, ranges)
+        if not self._direct:
+            self._output[part.elements] = from_wire(event.data, self._plan.kind)
+        if len(ranges):
+            with np.errstate(over="ignore", invalid="ignore"):
+                put_ranges(self._output, ranges, guess if self._mean else guess * len(self._contributors))
 
     def _reduced(self, part: Part, reduction: PartReduction, now: int) -> None:
         del self._own[part.index]
@@ -195,7 +201,7 @@ class ShardedAllReduce(Collective):
         return ", ".join(parts)
 
     def _id(self, phase: Phase, part: Part) -> int:
-        return message_id(self.number, phase, self._dtype_byte, part.index)
+        return message_id(self.number, phase, self._dtype, part.index)
 
     def _maybe_finish(self) -> None:
         if not (self._own or self._pulls or self._pushes):

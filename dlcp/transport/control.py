@@ -62,7 +62,7 @@ class ControlPackets:
         missing: int,
         needed: int,
         echo: int,
-        busy: bool = False,
+        busy: int = 0,
     ) -> Bytes:
         """STATUS or STOP about ``message``, which came from ``peer``."""
         body = REPORT_BODY.encode_one(missing=missing, needed=needed, packets=packets, busy=busy, echo=echo)

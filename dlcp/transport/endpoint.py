@@ -76,6 +76,15 @@ class Endpoint:
         """Payload bytes per packet."""
         return self._core.stride
 
+    @property
+    def keep_tags(self) -> bool:
+        """Whether received messages tell with which tags their packets came, for those who answer with the same."""
+        return self._receiver.keep_tags
+
+    @keep_tags.setter
+    def keep_tags(self, keep: bool) -> None:
+        self._receiver.keep_tags = keep
+
     def send(self, peer: int, message: int, payload: NDArray[np.uint8], *, tags: NDArray[np.uint8], bound: int, now: int) -> None:
         """Queues a message.
 

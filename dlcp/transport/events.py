@@ -24,6 +24,8 @@ class MessageReceived:
         data: ``uint8[length]``.  Bytes of lost packets are whatever the buffer held before.
         stride: Payload bytes of a packet; packet ``k`` covers ``[k * stride, (k + 1) * stride)``.
         lost: Indices of the packets that will not come, ascending; empty for a reliable message.
+        tags: ``uint8[packets]``, class * 2 + protected of each packet as it came, class 7 where only a retransmission or nothing
+            came; None unless :attr:`Endpoint.keep_tags`.
     """
 
     peer: int
@@ -31,6 +33,7 @@ class MessageReceived:
     data: Bytes
     stride: int
     lost: Indices
+    tags: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,14 @@ class MessageRefused:
     message: int
     length: int
     expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageUnknown:
+    """The receiver of a message has finished the message's operation without it."""
+
+    peer: int
+    message: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,9 @@ class PeerLeft:
     peer: int
 
 
-Event = MessageReceived | MessageSent | MessageRefused | PeerReached | PeerSilent | PeerAborted | PeerLeft
+Event = (
+    MessageReceived | MessageSent | MessageRefused | MessageUnknown | PeerReached | PeerSilent | PeerAborted | PeerLeft
+)
 
 
 def message_id(operation: int, phase: int, dtype: int, part: int) -> int:

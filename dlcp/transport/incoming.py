@@ -13,6 +13,8 @@ An unsatisfied message whose sender has probed is answered with what is missing.
 
 from __future__ import annotations
 
+from typing import Final
+
 import itertools
 
 import numpy as np
@@ -20,9 +22,13 @@ from numpy.typing import NDArray
 
 from dlcp.transport.outgoing import BOUND_SCALE, packets_of
 from dlcp.transport.packets import Frames
-from dlcp.wire.header import HEADER_BYTES
+from dlcp.wire.header import CONTROL_CLASS, HEADER, HEADER_BYTES
 
 Bytes = NDArray[np.uint8]
+
+UNKNOWN_TAG: Final = CONTROL_CLASS * 2 + 1
+_TAG_SHIFT: Final = HEADER.slots["protected"].shift
+assert HEADER.slots["priority"].shift == _TAG_SHIFT + 1, "class and protection are neighbours, so that their bits are a tag"
 
 
 class IncomingMessage:
@@ -62,6 +68,7 @@ class IncomingMessage:
         "protected_packets",
         "reported",
         "stride",
+        "tags",
     )
 
     def __init__(
@@ -95,6 +102,7 @@ class IncomingMessage:
         self.posted = False
         self.last_arrival = now
         self.interarrival = 0.0
+        self.tags: Bytes | None = None
         self.rebase(buffer)
 
     def rebase(self, buffer: Bytes) -> None:
@@ -207,6 +215,15 @@ class IncomingMessage:
             self._full_rows[first : last + 1] = source[:, : self.stride]
         else:
             self._full_rows[indices] = source[:, : self.stride]
+
+    def note_tags(self, indices: NDArray[np.int64], flags: Bytes) -> None:
+        """Remembers the tags of packets: ``uint8[n]``, the header bytes that hold them.
+
+        A packet that was sent again came with class 7; if its first copy comes too, that one's class counts.
+        """
+        if self.tags is None:
+            self.tags = np.full(self.packets, UNKNOWN_TAG, np.uint8)
+        self.tags[indices] = np.minimum(self.tags[indices], flags >> _TAG_SHIFT)
 
     def note_trimmed(self, indices: NDArray[np.int64], protected: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Learns that a switch has cut the payload off some packets.

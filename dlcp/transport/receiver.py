@@ -16,7 +16,7 @@ from dlcp.transport.incoming import IncomingMessage
 from dlcp.transport.packets import Frames
 from dlcp.transport.peer import FEEDBACK_DELAY_NS, FEEDBACK_EVERY, Peer
 from dlcp.transport.screening import Screened
-from dlcp.wire.header import HEADER, HEADER_BYTES, PacketType
+from dlcp.wire.header import BUSY, HEADER, HEADER_BYTES, OVER, PacketType
 
 Bytes = NDArray[np.uint8]
 
@@ -35,6 +35,7 @@ class Receiver:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.admission = Admission(core)
+        self.keep_tags = False
 
     # -- what the layer above says -----------------------------------------------------------------------------------------
 
@@ -50,7 +51,7 @@ class Receiver:
         probe = self.admission.expect(self._core.peers[peer], message, length, buffer, now)
         if probe:
             # Its sender found no room here, and asks again only now and then.
-            self._report_nothing(peer, message, probe, now, busy=False)
+            self._report_nothing(peer, message, probe, now, busy=0)
 
     def waits_for(self, peer: int) -> int | None:
         """Returns a message that is expected from ``peer`` and not complete, if there is one."""
@@ -83,6 +84,8 @@ class Receiver:
                 self._core.counters["delivered"] += group.size
             else:
                 self._place_one_by_one(frames, group, incoming, now)
+            if self.keep_tags:
+                incoming.note_tags(group.indices, group.flags)
             self._placed(incoming, group.flags, now)
 
     def _place_one_by_one(self, frames: list[Frames], group: Group, incoming: IncomingMessage, now: int) -> None:
@@ -144,13 +147,15 @@ class Receiver:
             core.counters["malformed"] += int(np.count_nonzero(~ok))
             if not whole.any():
                 return
-            row, indices, protected = row[whole], indices[whole], protected[whole]
+            row, indices, protected, flags = row[whole], indices[whole], protected[whole], flags[whole]
         rows: NDArray[np.int64] | slice = row
         if int(row[-1]) - int(row[0]) == row.size - 1 and _ascending(row):
             rows = slice(int(row[0]), int(row[-1]) + 1)
         new = incoming.place(data[:, HEADER_BYTES:], rows, indices, protected, now)
         core.counters["delivered"] += new
         core.counters["duplicate"] += int(indices.size) - new
+        if self.keep_tags:
+            incoming.note_tags(indices, flags)
         self._placed(incoming, flags, now)
 
     def _placed(self, incoming: IncomingMessage, flags: NDArray[np.uint8], now: int) -> None:
@@ -187,6 +192,8 @@ class Receiver:
             return None
         if self.admission.over(message):
             core.counters["stale"] += count
+            if probe:
+                self._report_nothing(source, message, probe, now, busy=OVER)
             return None
         if stride != core.stride or length > core.max_message_bytes:
             core.counters["malformed"] += count
@@ -197,7 +204,7 @@ class Receiver:
                 core.counters["no_memory"] += count
                 if probe:
                     self.admission.remember(flow, message, probe)
-                    self._report_nothing(source, message, probe, now, busy=True)
+                    self._report_nothing(source, message, probe, now, busy=BUSY)
                 return None
             self.admission.charge(length)
             buffer = np.empty(length, np.uint8)
@@ -311,7 +318,9 @@ class Receiver:
         self._stop(*key, flow.finished.add(incoming, now), incoming.probe_echo, now)
         core.counters["completed"] += 1
         core.counters["lost"] += int(lost.size)
-        core.events.append(MessageReceived(incoming.peer, incoming.message, incoming.buffer, incoming.stride, lost))
+        core.events.append(
+            MessageReceived(incoming.peer, incoming.message, incoming.buffer, incoming.stride, lost, incoming.tags)
+        )
 
     def _stop(self, peer: int, message: int, finished: Finished, echo: int, now: int) -> None:
         packet = self._core.build.report(
@@ -327,8 +336,8 @@ class Receiver:
         )
         self._core.send_control(peer, packet)
 
-    def _report_nothing(self, peer: int, message: int, echo: int, now: int, *, busy: bool) -> None:
-        """STATUS about a message of which nothing has been kept: there is no room for it, or now there is."""
+    def _report_nothing(self, peer: int, message: int, echo: int, now: int, *, busy: int) -> None:
+        """STATUS about a message of which nothing is kept: there is no room for it, or now there is, or it comes too late."""
         packet = self._core.build.report(
             PacketType.STATUS,
             peer,

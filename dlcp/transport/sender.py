@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.core import Core, microseconds
-from dlcp.transport.events import Indices, MessageSent, describe
+from dlcp.transport.events import Indices, MessageSent, MessageUnknown, describe
 from dlcp.transport.incoming import unpack_bitmap
 from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.packets import Burst, control_burst
 from dlcp.transport.peer import Peer
 from dlcp.transport.serial import ahead
-from dlcp.wire.header import REPORT_BODY
+from dlcp.wire.header import OVER, REPORT_BODY
 
 TRANSMIT_BYTES: Final = 2 << 20
 """What one call hands out at most, so that receiving gets its turn."""
@@ -155,6 +155,8 @@ class Sender:
             return
         report = REPORT_BODY.decode_one(body[: REPORT_BODY.size])
         if report["busy"] and not final:
+            if report["busy"] == OVER:
+                core.events.append(MessageUnknown(peer, message))
             core.counters["busy"] += 1
             return
         missing = _missing(report, body[REPORT_BODY.size :], out, final)
