@@ -13,9 +13,8 @@ An unsatisfied message whose sender has probed is answered with what is missing.
 
 from __future__ import annotations
 
-from typing import Final
-
 import itertools
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
