@@ -163,18 +163,19 @@ def print_tables(report: dict[str, Any]) -> None:
 
 
 def _titles(report: dict[str, Any]) -> dict[str, str]:
-    bad = f"dlcp, {report['faults'].split(';')[0]} injected" if report["faults"] else "dlcp"
     titles = {
-        "dlcp": bad,
-        "dlcp_lossless": "dlcp, nothing injected",
-        "gloo": "gloo (TCP, nothing injected)",
-        "stream": "plain TCP, no reduction",
+        "dlcp": "dlcp with faults" if report["faults"] else "dlcp",
+        "dlcp_lossless": "dlcp",
+        "gloo": "gloo",
+        "stream": "plain TCP",
     }
     return {name: title for name, title in titles.items() if name in report}
 
 
 def _sentences(report: dict[str, Any]) -> list[str]:
     lines = []
+    if report["faults"]:
+        lines.append(f"faults: {report['faults']}; only in dlcp's packets, gloo's TCP never sees them")
     for suffix, name in (("", "gloo"), ("_lossless", "its own without faults")):
         if report[f"ratio{suffix}_p50"] is not None:
             low, high = report[f"ratio{suffix}_p50_interval"]

@@ -97,20 +97,20 @@ def _add_allreduce(measurements: _SubParsersAction[argparse.ArgumentParser]) -> 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--ranks", type=_whole(2, _MOST_RANKS), default=4, metavar="N", help="processes (default 4)")
+    add("--ranks", type=whole(2, _MOST_RANKS), default=4, metavar="N", help="processes (default 4)")
     add("--bytes", type=size, default=25_000_000, metavar="SIZE", help="array of each rank: 25e6, 25MB, 4MiB (default 25e6)")
-    add("--iters", type=_whole(1, 1_000_000), default=20, metavar="N", help="measured iterations (default 20)")
-    add("--warmup", type=_whole(0, 1_000_000), default=2, metavar="N", help="iterations before them (default 2)")
+    add("--iters", type=whole(1, 1_000_000), default=20, metavar="N", help="measured iterations (default 20)")
+    add("--warmup", type=whole(0, 1_000_000), default=2, metavar="N", help="iterations before them (default 2)")
     add("--baseline", choices=("gloo", "none"), default="gloo", help="what to compare with (default gloo)")
     add("--algorithm", choices=("sharded", "ring"), default="sharded", help="dlcp's algorithm (default sharded)")
     faults = parser.add_mutually_exclusive_group()
-    faults.add_argument("--loss", type=_share, default=0.0, metavar="P", help="share of dlcp's packets to drop (default 0)")
+    faults.add_argument("--loss", type=share, default=0.0, metavar="P", help="share of dlcp's packets to drop (default 0)")
     faults.add_argument("--faults", default="", metavar="PLAN", help="any faults: drop, delay, reorder, by class; see docs")
     add("--policy", type=Path, metavar="FILE", help="policy file (the defaults if left out)")
-    add("--mtu", type=_whole(576, 65_535), metavar="BYTES", help="packet size, instead of the policy's (loopback: up to 9000)")
+    add("--mtu", type=whole(576, 65_535), metavar="BYTES", help="packet size, instead of the policy's (loopback: up to 9000)")
     add("--untagged", action="store_true", help="send all packets as class 3, droppable")
     add("--link-gbps", type=_positive, metavar="G", help="compute ideal_s from this bandwidth instead of measuring plain TCP")
-    add("--seed", type=_whole(0, 2**63 - 1), default=0, metavar="N", help="of data, tags and faults (default 0)")
+    add("--seed", type=whole(0, 2**63 - 1), default=0, metavar="N", help="of data, tags and faults (default 0)")
     add("--timeout", type=_positive, default=60.0, metavar="S", help="longest single all-reduce (default 60)")
     add("--json", action="store_true", help="one JSON document on standard output, and nothing else there")
 
@@ -158,7 +158,7 @@ def _allreduce(args: argparse.Namespace) -> int:
         results = measure(settings, progress)
     report = {
         "measurement": "allreduce",
-        "machine": {**_machine(), "torch": torch.__version__, "load_before": load},
+        "machine": {**machine(), "torch": torch.__version__, "load_before": load},
         "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in _arguments(args).items()},
         **document(settings, results, args.link_gbps),
     }
@@ -195,7 +195,8 @@ def _faults(args: argparse.Namespace) -> FaultPlan | None:
     return plan if "seed" in text else FaultPlan(plan.rules, args.seed)
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """Describes the machine: what a reader needs to judge the numbers."""
     from dlcp.cli.doctor import host
 
     about = host()
@@ -266,7 +267,9 @@ def size(text: str) -> int:
     return value
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Returns a reader of whole numbers from ``least`` to ``most``, for argparse."""
+
     def read(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"{text!r}; a whole number from {least} to {most} is needed")
@@ -275,7 +278,8 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def _share(text: str) -> float:
+def share(text: str) -> float:
+    """Reads a number in [0, 1)."""
     try:
         value = float(text)
     except ValueError:
