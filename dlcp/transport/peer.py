@@ -31,7 +31,7 @@ FEEDBACK_DELAY_NS: Final = 500_000
 MIN_FEEDBACK_DELAY_NS: Final = 100_000
 """Shortest such time."""
 PACING_QUANTUM_NS: Final = 1_000_000
-"""A paced flow may send this much time's worth in one go, as Linux sizes its TSO bursts."""
+"""A paced flow may send this much time's worth in one go, as Linux sizes its TSO bursts; a quarter of a round trip if longer."""
 COLLAPSE_TIMEOUTS: Final = 7
 """Probe timeouts of silence that make a loss persistent congestion: three in a row, each twice as long as the one before."""
 LOSS_MEMORY: Final = 1 / 16
@@ -216,7 +216,8 @@ class Peer:
             return 0
         # A timer that fires late must not slow the flow down: what it has missed may go now.
         late = min(now - self._release, PACING_CATCH_UP_NS) if self._held_by_pacer else 0
-        return min(room, max(1, int(rate * (PACING_QUANTUM_NS + late) / 1e9) // self.packet_bytes))
+        quantum = max(PACING_QUANTUM_NS, self.rtt.smoothed // 4)
+        return min(room, max(1, int(rate * (quantum + late) / 1e9) // self.packet_bytes))
 
     def sent(self, wire_bytes: int, now: int) -> None:
         """Charges the pacer."""
