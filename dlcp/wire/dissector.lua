@@ -61,7 +61,7 @@ local experts = {
     bitmap = problem("bitmap", "The bitmap contradicts the count", expert.group.PROTOCOL, expert.severity.WARN),
     trimmed = problem("trimmed", "A switch removed the payload", expert.group.SEQUENCE, expert.severity.NOTE),
     retransmission = problem("retransmission", "Sent before", expert.group.SEQUENCE, expert.severity.NOTE),
-    busy = problem("busy", "The receiver has no memory for the message now", expert.group.SEQUENCE, expert.severity.NOTE),
+    busy = problem("busy", "The receiver cannot take the message", expert.group.SEQUENCE, expert.severity.NOTE),
     abort = problem("abort", "A rank gave up", expert.group.RESPONSE_CODE, expert.severity.WARN),
 }
 local expert_list = {}
@@ -211,6 +211,10 @@ local function ranges_of(tvb, at, bytes, packets)
     return table.concat(out, ", "), count
 end
 
+local function name_of(names, number)
+    return names[number] or string.format("unknown %d", number)
+end
+
 local tails = {}
 
 function tails.none(_, _, _, at)
@@ -241,7 +245,8 @@ function tails.bitmap(tree, _, tvb, at, finish, _, fields)
         end
     end
     if fields.busy ~= 0 then
-        tree:add_proto_expert_info(experts.busy)
+        local why = name_of(slot[WIRE.records.report].busy.names, fields.busy)
+        tree:add_proto_expert_info(experts.busy, "The receiver cannot take the message: " .. why)
     end
     return math.min(at + bytes, finish)
 end
@@ -278,10 +283,6 @@ function tails.text(tree, _, tvb, at, finish, _, fields)
     return finish
 end
 
-local function name_of(names, number)
-    return names[number] or string.format("unknown %d", number)
-end
-
 local function describe(h, body, fields, size)
     local kind = name_of(slot[header].type.names, h.type)
     local text = string.format("%s %d → %d", kind:upper(), h.source, h.destination)
@@ -295,7 +296,7 @@ local function describe(h, body, fields, size)
         )
     elseif fields.needed then
         text = text .. string.format(" missing %d of %d, needed %d", fields.missing, fields.packets, fields.needed)
-        text = text .. (fields.busy ~= 0 and ", busy" or "")
+        text = text .. (fields.busy ~= 0 and ", " .. name_of(slot[WIRE.records.report].busy.names, fields.busy) or "")
     elseif fields.highest_sequence then
         text = text .. string.format(
             " highest %d received %d marked %d trimmed %d window %d",

@@ -137,7 +137,12 @@ REPORT_BODY: Final = Layout(
         Field("missing", 32, "Packets of the message that have not arrived."),
         Field("needed", 32, "Packets still needed to satisfy protection and bound; 0 in STOP."),
         Field("packets", 16, "Packets of the message, which is the number of bits that follow; 0: nothing known of it."),
-        Field("busy", 8, "1: no memory for the message now, try later; 2: its operation is over here."),
+        Field(
+            "busy",
+            8,
+            "Why nothing more can be said: 1: no memory for the message now, try later; 2: its operation is over here.",
+            values={0: "no", 1: "no_memory", 2: "over"},
+        ),
         Field("reserved", 8, "Zero."),
         Field("echo", 32, "Sequence of the probe that is answered; 0: unsolicited."),
     ],

@@ -110,8 +110,8 @@ def test_json_names_the_values(tshark, wire, tmp_path):
 INFO = {
     PacketType.DATA: "DATA 2 → 1 op 17 push/3 [1424 + 1424 of 10000] class 5 protected retransmission",
     PacketType.PROBE: "PROBE 2 → 1 op 17 push/3 retransmission",
-    PacketType.STATUS: "STATUS 2 → 1 op 17 push/3 missing 2 of 8, needed 1, busy retransmission",
-    PacketType.STOP: "STOP 2 → 1 op 17 push/3 missing 2 of 8, needed 1, busy retransmission",
+    PacketType.STATUS: "STATUS 2 → 1 op 17 push/3 missing 2 of 8, needed 1, no_memory retransmission",
+    PacketType.STOP: "STOP 2 → 1 op 17 push/3 missing 2 of 8, needed 1, no_memory retransmission",
     PacketType.FEEDBACK: "FEEDBACK 2 → 1 highest 7 received 6 marked 5 trimmed 4 window 9 retransmission",
     PacketType.HELLO: "HELLO 2 → 1 nonce 0x800000000000000b, 64 bytes retransmission",
     PacketType.HELLO_ACK: "HELLO_ACK 2 → 1 nonce 0x800000000000000b, 64 bytes retransmission",
