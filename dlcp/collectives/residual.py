@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dlcp.collectives.ranges import add_ranges, gather_ranges, span, union
+from dlcp.collectives.ranges import add_ranges, gather_ranges, span, split_ranges, union
 from dlcp.errors import ConfigError
 
 Values = NDArray[np.float32] | NDArray[np.float64]
@@ -140,25 +140,66 @@ class ResidualStore:
             ValueError: ``flat`` is not a vector of those dtypes or has another size than the tensor had.  Nothing has changed.
         """
         _check_flat(key, flat)
-        entry = self.take(key, flat.size)
-        if entry is None:
-            return 0
-        add_ranges(flat, entry.ranges, entry.values)
-        return entry.values.size
+        ranges, values = self.take_parts((key,), np.array([0, flat.size]), (0,))
+        add_ranges(flat, ranges, values)
+        return values.size
 
-    def take(self, key: Hashable, size: int) -> Residual | None:
-        """Returns what a tensor of ``size`` elements owes and forgets the debt: whoever takes it adds it elsewhere.
+    def record_parts(self, keys: Sequence[Hashable], edges: NDArray[np.int64], ranges: NDArray[np.int64], values: Values) -> int:
+        """Like :meth:`record_values`, for several tensors that travelled end to end as one array.
+
+        Args:
+            keys: Names of the T tensors, all different.
+            edges: ``int64[T + 1]``, ascending from 0: tensor i is [edges[i], edges[i + 1]) of the array.
+            ranges: ``int64[k, 2]`` of the array, ascending and not overlapping; they may cross from tensor to tensor.
+            values: The elements of all ranges, one after another.
 
         Raises:
-            ValueError: The tensor had another size.  Nothing has changed.
+            ValueError: Ranges, values and edges do not fit, or a tensor has changed its size.
+        """
+        _check_flat("parts", values)
+        if len(ranges) and (ranges[0, 0] < 0 or ranges[-1, 1] > edges[-1] or (np.diff(ranges.ravel()) < 0).any()):
+            raise ValueError(f"ranges overlap, descend or leave [0, {edges[-1]})")
+        if span(ranges) != values.size:
+            raise ValueError(f"{values.size} values for ranges of {span(ranges)} elements")
+        pieces, owners = split_ranges(union(ranges, int(edges[-1])), edges)
+        if len(pieces) == 0:
+            return 0
+        finite = bool(np.isfinite(values).all())
+        # Pieces ascend, so that those of one tensor are neighbours, and so are their values.
+        offsets = np.concatenate([[0], np.cumsum(pieces[:, 1] - pieces[:, 0])]).tolist()
+        firsts = np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]])).tolist()
+        for first, stop in zip(firsts, [*firsts[1:], len(owners)], strict=True):
+            i = int(owners[first])
+            part = values[offsets[first] : offsets[stop]].copy()
+            self._put(keys[i], Residual(int(edges[i + 1] - edges[i]), pieces[first:stop].copy(), part), finite)
+        return values.size
+
+    def take_parts(
+        self, keys: Sequence[Hashable], edges: NDArray[np.int64], which: Iterable[int]
+    ) -> tuple[NDArray[np.int64], Values]:
+        """Returns what some of several tensors owe, and forgets it; the counterpart of :meth:`record_parts`.
+
+        Args:
+            keys: Names of the T tensors.
+            edges: ``int64[T + 1]``, as for :meth:`record_parts`.
+            which: Indices of the tensors to take from.
+
+        Returns:
+            Ranges ``int64[k, 2]`` of the array, which do not overlap, and their elements, one after another.
+
+        Raises:
+            ValueError: A tensor had another size.  Nothing has changed.
         """
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
-            _check_size(key, entry, size)
-            del self._entries[key]
-            return entry
+            found = [(i, self._entries[keys[i]]) for i in which if keys[i] in self._entries]
+            for i, entry in found:
+                _check_size(keys[i], entry, int(edges[i + 1] - edges[i]))
+            for i, _ in found:
+                del self._entries[keys[i]]
+        if not found:
+            return np.empty((0, 2), np.int64), np.empty(0, np.float32)
+        ranges = np.concatenate([entry.ranges + edges[i] for i, entry in found])
+        return ranges, np.concatenate([entry.values for _, entry in found])
 
     def scale(self, factor: float) -> None:
         """Multiplies all residuals, for example by the change of a mixed-precision loss scale.
@@ -233,9 +274,9 @@ class ResidualStore:
             self._entries = loaded
             self.nonfinite = nonfinite
 
-    def _put(self, key: Hashable, new: Residual) -> int:
+    def _put(self, key: Hashable, new: Residual, finite: bool = False) -> int:
         elements = new.values.size
-        new, dropped = _without_nonfinite(new)
+        new, dropped = (new, 0) if finite else _without_nonfinite(new)
         with self._lock:
             old = self._entries.get(key)
             if old is not None:

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from dlcp.collectives.communicator import Communicator
 from dlcp.collectives.operation import Operation, Reduction
-from dlcp.collectives.ranges import split_ranges
 from dlcp.collectives.residual import ResidualStore
 from dlcp.errors import DLCPError, RemoteError
 from dlcp.torch.c10d import GradBucket
@@ -249,18 +248,9 @@ class Reducer:
             self._changed.notify_all()
 
     def _record(self, layout: BucketLayout, reduction: Reduction) -> None:
-        pieces, owners = split_ranges(reduction.lost, layout.edges)
-        if len(pieces) == 0:
+        if reduction.residual.size == 0:
             return
         self.counts["lost_elements"] += reduction.residual.size
         self.counts["lost_l1"] += float(np.abs(reduction.residual[np.isfinite(reduction.residual)]).sum(dtype=np.float64))
-        if self.communicator.policy.loss.compensation != "error-feedback":
-            return
-        # Pieces ascend, so that those of one parameter are neighbours, and so are their values.
-        offsets = np.concatenate([[0], np.cumsum(pieces[:, 1] - pieces[:, 0])])
-        firsts = np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]])).tolist()
-        for first, stop in zip(firsts, [*firsts[1:], len(owners)], strict=True):
-            parameter = int(owners[first])
-            size = int(layout.edges[parameter + 1] - layout.edges[parameter])
-            values = reduction.residual[offsets[first] : offsets[stop]]
-            self._residuals.record_values(layout.names[parameter], size, pieces[first:stop], values)
+        if self.communicator.policy.loss.compensation == "error-feedback":
+            self._residuals.record_parts(layout.names, layout.edges, reduction.lost, reduction.residual)

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dlcp.collectives.ranges import indices
+from dlcp.collectives.ranges import add_ranges, indices
 from dlcp.collectives.residual import ResidualStore
 from dlcp.torch.layout import BucketLayout
 
@@ -137,10 +137,10 @@ class HostStage:
         lent = [owner]
         work.copy_(buffer)
         contribution = work.numpy()
-        for i in _owing(layout, residuals):
-            part = contribution[layout.edges[i] : layout.edges[i + 1]]
-            if not (skip_zero and _all_zero(part)):
-                residuals.add_to(layout.names[i], part)
+        owing = _owing(layout, residuals)
+        if skip_zero:
+            owing = [i for i in owing if not _all_zero(contribution[layout.edges[i] : layout.edges[i + 1]])]
+        add_ranges(contribution, *residuals.take_parts(layout.names, layout.edges, owing))
         tags = tagger(work).numpy()
         if buffer.dtype == dtype:
             result = buffer.detach().numpy()
@@ -257,17 +257,11 @@ class DeviceStage:
         if skip_zero and owing:
             used = [work[layout.edges[i] : layout.edges[i + 1]].any() for i in owing]
             owing = [i for i, some in zip(owing, torch.stack(used).tolist(), strict=True) if some]
-        where, what = [], []
-        for i in owing:
-            size = int(layout.edges[i + 1] - layout.edges[i])
-            entry = residuals.take(layout.names[i], size)
-            if entry is not None:
-                where.append(indices(entry.ranges) + layout.edges[i])
-                what.append(entry.values)
-        if where:
-            index = torch.from_numpy(np.concatenate(where)).to(work.device)
-            values = torch.from_numpy(np.concatenate(what)).to(work.device, work.dtype)
-            work[index] += values  # no element is listed twice, so that this does add
+        ranges, values = residuals.take_parts(layout.names, layout.edges, owing)
+        if values.size:
+            index = torch.from_numpy(indices(ranges)).to(work.device)
+            # No element is listed twice, so that this does add.
+            work[index] += torch.from_numpy(values).to(work.device, work.dtype)
 
     def launch(self, start: Callable[[], None]) -> None:
         if self._thread is None:

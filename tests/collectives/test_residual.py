@@ -118,6 +118,52 @@ def test_record_values_is_record_without_the_tensor():
         other.record_values("w", 10, [[4, 5], [0, 1]], np.zeros(2))
 
 
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), losses(), st.booleans())
+def test_parts_of_one_array_are_its_tensors(lengths, steps, poison):
+    """Several tensors end to end: the same as each for itself, and back again in one array."""
+    edges = np.concatenate([[0], np.cumsum(lengths)])
+    keys = [f"t{i}" for i in range(len(lengths))]
+    together, apart = ResidualStore(), ResidualStore()
+    total = int(edges[-1])
+    expected = np.zeros(total)
+    for number, step in enumerate(steps):
+        flat = np.arange(1.0, total + 1) * 2.0**number
+        if poison and total:
+            flat[total // 2] = np.nan
+        lost = union([[min(a, total), min(b, total)] for a, b in step["head"]], total)
+        assert together.record_parts(keys, edges, lost, flat[indices(lost)]) == len(indices(lost))
+        missing = np.zeros(total, bool)
+        missing[indices(lost)] = True
+        expected += np.where(missing & np.isfinite(flat), flat, 0)
+        for i, key in enumerate(keys):
+            part = missing[edges[i] : edges[i + 1]]
+            apart.record(key, flat[edges[i] : edges[i + 1]], [[j, j + 1] for j in np.flatnonzero(part)])
+    assert repr(sorted(together.state_dict()["entries"].items())) == repr(sorted(apart.state_dict()["entries"].items()))
+    assert together.nonfinite == apart.nonfinite
+    other = ResidualStore()
+    other.load_state_dict(together.state_dict())
+    ranges, values = together.take_parts(keys, edges, range(len(keys)))
+    found = np.zeros(total)
+    found[indices(ranges)] += values
+    np.testing.assert_array_equal(found, expected)
+    assert len(together) == 0
+    some = [i for i in range(len(keys)) if i % 2]
+    other.take_parts(keys, edges, some)
+    assert not any(keys[i] in other for i in some)
+
+
+def test_parts_that_do_not_fit_are_refused():
+    store, edges = ResidualStore(), np.array([0, 4, 6])
+    for ranges, values in (([[0, 7]], 7), ([[2, 4], [0, 1]], 3), ([[0, 3], [2, 4]], 5), ([[0, 3]], 2), ([[-1, 1]], 2)):
+        with pytest.raises(ValueError, match="ranges"):
+            store.record_parts(("a", "b"), edges, np.array(ranges), np.zeros(values))
+    store.record("b", np.ones(3), [[0, 1]])
+    store.record("a", np.ones(4), [[0, 1]])
+    with pytest.raises(ValueError, match="b: has 2 elements"):
+        store.take_parts(("a", "b"), edges, (0, 1))
+    assert store.mass() == (2.0, 2)
+
+
 def test_a_tensor_that_changed_its_size_is_refused_before_anything_changes():
     store = ResidualStore()
     store.record("w", np.ones(10), [[0, 10]])
