@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dlcp.collectives.communicator import Communicator as Communicator
     from dlcp.collectives.operation import Operation as Operation
     from dlcp.collectives.operation import Reduction as Reduction
+    from dlcp.collectives.server import serve as serve
     from dlcp.errors import ConfigError as ConfigError
     from dlcp.errors import DLCPError as DLCPError
     from dlcp.policy import Policy as Policy
@@ -33,6 +34,7 @@ _HOME = {
     "Store": "dlcp.store",
     "ConfigError": "dlcp.errors",
     "DLCPError": "dlcp.errors",
+    "serve": "dlcp.collectives.server",
 }
 
 __all__ = ["__version__", *_HOME]

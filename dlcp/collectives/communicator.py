@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import operator
+import os
 import threading
 from typing import Any, Final, Literal
 
@@ -29,8 +31,9 @@ from dlcp.collectives.sharded import ShardedAllReduce
 from dlcp.errors import ClosedError, ConfigError
 from dlcp.policy import Policy
 from dlcp.store import Store
+from dlcp.transport.serial import MASK
 from dlcp.udp.faults import FaultPlan
-from dlcp.wire.header import WireType
+from dlcp.wire.header import LAYER_CLASSES, WireType
 
 Algorithm = Literal["sharded", "ring", "ps"]
 ReduceOp = Literal["mean", "sum"]
@@ -55,14 +58,16 @@ class Communicator:
         port: UDP port; 0 lets the kernel choose.
         algorithm: ``sharded`` (every rank serves a shard), ``ring``, or ``ps`` (dedicated servers, see :func:`serve`).
         servers: Number of dedicated servers, for ``ps``.
-        faults: Packets to drop, delay or reorder on their way out, for tests and demonstrations.
-        name: Keeps communicators that share a store apart.
+        faults: Packets to drop, delay or reorder on their way out, for tests and demonstrations; a plan, or what
+            :meth:`FaultPlan.parse` takes.
+        name: Keeps communicators apart that share a store and exist at the same time; one after another may have the same name.
 
     Raises:
         ConfigError: Arguments or policy do not fit each other or this host.
         RendezvousError, MismatchError: The ranks did not meet or do not fit.
         AddressError: ``host`` and ``port`` cannot be bound.
         UnreachableError, MtuError: A peer does not answer, or not to datagrams of full size.
+        RemoteError: Another rank could not start, and said why.
     """
 
     def __init__(
@@ -76,9 +81,10 @@ class Communicator:
         port: int = 0,
         algorithm: Algorithm = "sharded",
         servers: int = 0,
-        faults: FaultPlan | None = None,
+        faults: FaultPlan | str | None = None,
         name: str = "default",
     ) -> None:
+        rank, world, servers = operator.index(rank), operator.index(world), operator.index(servers)
         _check_arguments(rank, world, algorithm, servers, policy or Policy())
         self.rank = rank
         self.world = world
@@ -87,8 +93,10 @@ class Communicator:
         self._members = tuple(range(world))
         self._owners = tuple(range(world, world + servers)) if algorithm == "ps" else self._members
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        # Reentrant: an operation that ends at once calls back from within the call that started it.
+        self._lock = threading.RLock()
         self._closed = False
+        self._pid = os.getpid()
         self._link = Link(
             rank,
             world,
@@ -101,7 +109,7 @@ class Communicator:
             faults=faults,
             name=name,
         )
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     @property
     def stride(self) -> int:
@@ -138,8 +146,9 @@ class Communicator:
             array: float32 or float64, any shape, C-contiguous; must not change until the operation ends.
             op: ``mean`` or ``sum``.
             tags: ``uint8[packets]``, class * 2 + protected for each packet (see :meth:`packets`); None: class 3, droppable.
-            out: Where the result goes: same shape and dtype, C-contiguous.  It may share memory with ``array`` only if no push
-                may be lost, since the residual is read from ``array``.
+            out: Where the result goes: same size and dtype, C-contiguous, writeable.  It may be ``array`` itself if the policy
+                allows no push to be lost, since the residual is read from ``array``; it must not overlap it otherwise.  After a
+                failure its contents are unspecified.
 
         Returns:
             The operation; its result is a :class:`~dlcp.collectives.operation.Reduction`.
@@ -150,20 +159,21 @@ class Communicator:
         """
         flat = _flat(array, "array")
         kind = wire_type(array.dtype, self.policy.wire.dtype)
-        plan = Plan(flat.size, kind, self.stride, self.policy.wire.message_bytes, len(self._owners))
+        ring = self.algorithm == "ring" and self.world > 1
+        plan = Plan(flat.size, kind, self.stride, self.policy.wire.message_bytes, len(self._owners), through=ring)
         if tags is None:
             tags = np.full(plan.packets, DEFAULT_TAG, np.uint8)
-        elif tags.shape != (plan.packets,) or tags.dtype != np.uint8:
-            raise ValueError(f"tags are {tags.dtype}{list(tags.shape)}, uint8[{plan.packets}] is needed")
-        elif tags.size and int(tags.max()) >= 14:
-            raise ValueError(f"tag {int(tags.max())} names a class above 6")
+        elif not isinstance(tags, np.ndarray) or tags.dtype != np.uint8 or tags.shape != (plan.packets,):
+            found = f"{tags.dtype}{list(tags.shape)}" if isinstance(tags, np.ndarray) else type(tags).__name__
+            raise ValueError(f"tags are {found}, uint8[{plan.packets}] is needed")
+        elif int(tags.max()) >= 2 * LAYER_CLASSES:
+            raise ValueError(f"tag {int(tags.max())} names a class above {LAYER_CLASSES - 1}")
+        else:
+            tags = tags.copy()
         if op not in ("mean", "sum"):
             raise ValueError(f"op is {op!r}; mean and sum are known")
         output = np.empty_like(flat) if out is None else _flat(out, "out")
-        if output.size != flat.size or output.dtype != flat.dtype:
-            raise ValueError(f"out is {output.dtype}[{output.size}], {flat.dtype}[{flat.size}] is needed")
-        if self.policy.loss.push > 0 and np.may_share_memory(flat, output):
-            raise ValueError("out shares memory with array, but the policy allows contributions to be lost: pass another array")
+        _check_output(flat, output, may_be_input=self.policy.loss.push == 0)
         handle = Operation(f"all-reduce of {flat.size} elements")
         common: dict[str, Any] = {
             "array": flat,
@@ -174,10 +184,9 @@ class Communicator:
             "shape": array.shape,
         }
         with self._lock:
-            wires, number = self._link.engine, next(self._numbers)
-            handle.description = f"operation {number} ({handle.description})"
+            wires, number = self._link.engine, self._next_number(handle)
             collective: Collective
-            if self.algorithm == "ring" and self.world > 1:
+            if ring:
                 collective = RingAllReduce(wires, number, handle, world=self.world, **common)
             else:
                 collective = ShardedAllReduce(wires, number, handle, contributors=self._members, owners=self._owners, **common)
@@ -201,19 +210,24 @@ class Communicator:
         return self.allreduce_async(array, op=op, tags=tags, out=out).wait(timeout).output
 
     def broadcast(self, array: NDArray[Any], root: int = 0, *, timeout: float | None = None) -> NDArray[Any]:
-        """Makes ``array`` equal to the one of rank ``root``, in place, reliably; any dtype and shape, C-contiguous."""
+        """Makes ``array`` equal to the one of rank ``root``, in place, reliably; any dtype and shape, C-contiguous.
+
+        Unless it succeeds ``array`` is not touched.
+        """
         return self.broadcast_async(array, root).wait(timeout).output
 
     def broadcast_async(self, array: NDArray[Any], root: int = 0) -> Operation:
         """Starts :meth:`broadcast`."""
         if not 0 <= root < self.world:
             raise ValueError(f"root {root} is not a rank of {self.world}")
-        data = _flat(array, "array").view(np.uint8)
+        flat = _flat(array, "array")
+        if root != self.rank and not flat.flags.writeable:
+            raise ValueError("array is read-only")
+        data = flat.view(np.uint8)
         plan = Plan(data.size, WireType.UINT8, self.stride, self.policy.wire.message_bytes, 1)
         handle = Operation(f"broadcast of {data.size} bytes from rank {root}")
         with self._lock:
-            number = next(self._numbers)
-            handle.description = f"operation {number} ({handle.description})"
+            number = self._next_number(handle)
             self._start(
                 Broadcast(self._link.engine, number, handle, array=array, data=data, plan=plan, root=root, ranks=self._members)
             )
@@ -223,30 +237,42 @@ class Communicator:
         """Returns when every rank has called it."""
         handle = Operation("barrier")
         with self._lock:
-            number = next(self._numbers)
-            handle.description = f"operation {number} (barrier)"
+            number = self._next_number(handle)
             self._start(Barrier(self._link.engine, number, handle, ranks=self._members))
         handle.wait(timeout)
 
     def abort(self, reason: str) -> None:
-        """Gives up in this rank's name: every operation, here and at every peer, ends with a RemoteError that says why."""
-        try:
-            self._link.thread.call(lambda now: self._link.engine.abort(reason, now))
-        except ClosedError:
-            return
+        """Gives up in this rank's name: every operation, here and at every peer, ends with a RemoteError that says why.
+
+        Without effect if something else has ended the job before.
+        """
+        self._link.abort(reason)
 
     def metrics(self) -> dict[str, Any]:
         """Returns counters: ``transport`` (packets by verdict, messages by fate), ``udp``, ``faults``, ``peers``."""
         return self._link.metrics()
 
     def close(self) -> None:
-        """Leaves in good order: waits until peers have what they need, for a few seconds at most.  May be repeated."""
+        """Leaves in good order.  May be repeated.
+
+        Waits until peers have what this rank owes them, as long as ``timeouts.peer_s`` allows, and then a few seconds at most for
+        them to close too.  Operations that have not ended by then raise :class:`~dlcp.errors.ClosedError` here, and at peers
+        that need this rank :class:`~dlcp.errors.PeerLostError`.
+        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        atexit.unregister(self.close)
-        self._link.close()
+        atexit.unregister(self._at_exit)
+        # A forked child has the object but not the thread, and must not speak in its parent's name.
+        if os.getpid() == self._pid:
+            self._link.close()
+
+    def _at_exit(self) -> None:
+        """The process ends without having closed: if it does so in the middle of an operation, peers need not wait."""
+        if os.getpid() == self._pid and self._link.engine.busy:
+            self.abort("its process ends in the middle of an operation")
+        self.close()
 
     def __enter__(self) -> Communicator:
         return self
@@ -256,9 +282,15 @@ class Communicator:
             self.abort(f"{type(error).__name__}: {error}")
         self.close()
 
-    def _start(self, collective: Collective) -> None:
+    def _next_number(self, handle: Operation) -> int:
+        """Numbers a call, whose arguments have been found good: ranks whose numbers differ would not understand each other."""
         if self._closed:
             raise ClosedError("the communicator is closed")
+        number = next(self._numbers) & MASK
+        handle.description = f"operation {number} ({handle.description})"
+        return number
+
+    def _start(self, collective: Collective) -> None:
         try:
             self._link.thread.call(lambda now: self._link.engine.start(collective, now))
         except ClosedError:
@@ -271,12 +303,25 @@ def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
     return array.reshape(-1)
 
 
+def _check_output(flat: NDArray[Any], output: NDArray[Any], *, may_be_input: bool) -> None:
+    if output.size != flat.size or output.dtype != flat.dtype:
+        raise ValueError(f"out is {output.dtype}[{output.size}], {flat.dtype}[{flat.size}] is needed")
+    if not output.flags.writeable:
+        raise ValueError("out is read-only")
+    if not np.may_share_memory(flat, output):
+        return
+    if not may_be_input:
+        raise ValueError("out shares memory with array, but the policy allows contributions to be lost: pass another array")
+    if flat.__array_interface__["data"][0] != output.__array_interface__["data"][0]:
+        raise ValueError("out overlaps array, but is not the same memory")
+
+
 def _check_arguments(rank: int, world: int, algorithm: str, servers: int, policy: Policy) -> None:
     def refuse(key: str, problem: str, accepted: str) -> ConfigError:
         return ConfigError("Communicator", key, problem, accepted)
 
-    if world < 1 or world > 65535:
-        raise refuse("world", f"{world} ranks", "1 to 65535")
+    if world < 1 or servers < 0 or world + servers > 65535:
+        raise refuse("world", f"{world} ranks and {servers} servers", "1 to 65535 ranks, servers included")
     if not 0 <= rank < world:
         raise refuse("rank", f"{rank} is not a rank of {world}", f"0 to {world - 1}")
     if algorithm not in ALGORITHMS:

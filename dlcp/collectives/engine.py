@@ -301,9 +301,9 @@ class Engine:
     def _give(self, collective: Collective, event: MessageReceived, now: int) -> None:
         if self._error is None and not collective.on_received(event, now):
             raise MismatchError(
-                f"rank {event.peer} sent {describe(event.message)} of {event.data.size} bytes, which does not belong to "
-                f"{collective.handle.description} as rank {self.rank} calls it: ranks call collectives in different order or with "
-                "different arguments"
+                f"rank {event.peer} sent {describe(event.message)} of {event.data.size} bytes, which is no part of "
+                f"{collective.handle.description} as rank {self.rank} calls it: ranks call collectives in different order or "
+                "with different arguments"
             )
 
     def _reap(self, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from dlcp.errors import OperationTimeoutError
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
@@ -21,7 +24,11 @@ class Reduction:
         output: The reduced array, in the shape of the input.
         lost: ``int64[k, 2]``, element ranges ``[start, stop)`` of the flat array that did not arrive anywhere, ascending and
             disjoint: this rank's own contribution, or in a ring the partial sums it sent.
-        residual: What those ranges held when they were sent, concatenated; adding it to the next contribution conserves mass.
+        residual: What those ranges held when they were sent, one after another, in the dtype of the array: mass that has reached
+            nobody.  Added to the same elements of the next contribution (:class:`~dlcp.collectives.residual.ResidualStore` does
+            that) nothing is lost for good: over all ranks, contributions = sum of the result + residuals, exactly as far as the
+            additions are, up to the rounding of a 16-bit wire type.  It is filled in whatever the policy's compensation is;
+            under ``zero`` and ``rescale`` it must not be added, for there what is lost is forgotten, or made up for already.
     """
 
     output: NDArray[Any]
@@ -61,7 +68,9 @@ class Operation:
     def result(self) -> Reduction:
         """Returns the result of an ended operation, or raises what ended it."""
         if self._error is not None:
-            raise self._error
+            # Every operation of a failed communicator raises the same object: it must not gather the frames of all its callers,
+            # and with them their arrays.
+            raise self._error.with_traceback(None)
         if self._result is None:
             raise RuntimeError(f"{self.description} has not ended")
         return self._result
@@ -71,12 +80,15 @@ class Operation:
         return self._error
 
     def add_done_callback(self, function: Callable[[Operation], None]) -> None:
-        """Calls ``function(self)`` at the end, in the I/O thread, or now if it has ended; it must not block or raise."""
+        """Calls ``function(self)`` at the end, in the I/O thread, or now if it has ended; it must not block.
+
+        What it raises is logged.
+        """
         with self._lock:
             if not self._finished.is_set():
                 self._callbacks.append(function)
                 return
-        function(self)
+        self._call(function)
 
     def finish(self, result: Reduction | None, error: BaseException | None = None) -> None:
         """Ends the operation; a second end is ignored."""
@@ -87,4 +99,11 @@ class Operation:
             self._finished.set()
             callbacks, self._callbacks = self._callbacks, []
         for function in callbacks:
+            self._call(function)
+
+    def _call(self, function: Callable[[Operation], None]) -> None:
+        try:
             function(self)
+        except Exception:
+            # In the I/O thread it would take the transport down for everybody.
+            _log.exception("a callback of %s failed", self.description)

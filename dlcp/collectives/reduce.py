@@ -40,6 +40,19 @@ def reduce_contributions(
     Returns:
         A new array, float32 or float64.
     """
+    # Gradients may overflow, or not be numbers: the training loop's business, and no reason to warn from the I/O thread.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _reduce(contributions, lost, kind, per_packet, divisor, rescale)
+
+
+def _reduce(
+    contributions: Sequence[NDArray[Any]],
+    lost: Sequence[NDArray[np.int64]],
+    kind: WireType,
+    per_packet: int,
+    divisor: int,
+    rescale: bool,
+) -> NDArray[Any]:
     values = [from_wire(c, kind) if c.dtype == np.uint8 else c for c in contributions]
     if len(values) == 1:
         total = values[0].copy()

@@ -106,7 +106,8 @@ class RingAllReduce(Collective):
     def _reduce(self, number: int, event: MessageReceived, now: int) -> None:
         shard, part = self._parts[number]
         zero_lost(event.data, event.lost, event.stride)
-        total = np.add(from_wire(event.data, self._plan.kind), self._array[part.elements])
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = np.add(from_wire(event.data, self._plan.kind), self._array[part.elements])
         if shard != (self.wires.rank + 1) % self._world:
             self._pass_on(number, part, to_wire(total, self._plan.kind), now)
             return
@@ -124,7 +125,8 @@ class RingAllReduce(Collective):
             for start, stop in packet_ranges(
                 event.lost, self._plan.per_packet, part.elements.stop - part.elements.start
             ).tolist():
-                guess = self._array[part.elements.start + start : part.elements.start + stop] * scale
+                with np.errstate(over="ignore", invalid="ignore"):
+                    guess = self._array[part.elements.start + start : part.elements.start + stop] * scale
                 data[start * self._plan.item : stop * self._plan.item] = to_wire(guess, self._plan.kind)
         self._output[part.elements] = from_wire(data, self._plan.kind)
         # The shard was whole at rank shard - 1, so shard - 2 is the last to hear of it.

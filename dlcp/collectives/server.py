@@ -150,7 +150,8 @@ def fill_classes(tags: NDArray[np.uint8]) -> NDArray[np.uint8]:
     places = np.flatnonzero(known)
     # For each packet the last known one at or before it; the first known one for those before all.
     nearest = places[np.maximum(np.cumsum(known) - 1, 0)]
-    return tags[nearest]
+    filled: NDArray[np.uint8] = tags[nearest]
+    return filled
 
 
 def serve(
