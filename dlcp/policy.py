@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from dlcp.errors import ConfigError
 from dlcp.schema import Document, Record, refuse, section, setting
 from dlcp.schema_kinds import Choice, Either, Integer, Items, Number
-from dlcp.wire.header import CONTROL_CLASS, HEADER_BYTES, REPORT_BODY
+from dlcp.wire.header import CONTROL_CLASS, HEADER_BYTES
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -22,7 +22,7 @@ ECN_BITS: Final = {"not-ect": 0b00, "ect1": 0b01, "ect0": 0b10}
 """Codepoints of RFC 3168, section 5."""
 
 MIN_PAYLOAD_BYTES: Final = 256
-AUTO_MTU_CAP: Final = 65_535
+MAX_MTU: Final = 65_535
 _IPV4_BYTES: Final = 20
 _IPV6_BYTES: Final = 40
 _UDP_BYTES: Final = 8
@@ -217,7 +217,7 @@ class Wire:
     mtu: str | int = setting(
         Either((Choice(("auto",)), Integer(576, 65_535, "bytes"))),
         default="auto",
-        doc=f"Largest IP packet; auto takes the interface's, up to {AUTO_MTU_CAP}.",
+        doc="Largest IP packet; auto takes the interface's.",
     )
     dtype: str = setting(
         Choice(("float32", "float16", "bfloat16")),
@@ -226,13 +226,14 @@ class Wire:
     )
     message_bytes: int = setting(
         Integer(MIN_PAYLOAD_BYTES, GIB, "bytes"),
-        default=MIB,
-        doc="Largest message, at least one packet; longer parts of a tensor are cut into several.",
+        default=4 * MIB,
+        doc="Largest message, at least one packet; longer parts of a tensor are cut into several. Where packets are small, "
+        "messages are shorter: one report must be able to list all packets of a message.",
     )
 
     def datagram_mtu(self, interface_mtu: int) -> int:
         """Resolves ``mtu`` against the MTU of the interface in use: a configured number stands, auto is capped."""
-        return min(interface_mtu, AUTO_MTU_CAP) if isinstance(self.mtu, str) else self.mtu
+        return min(interface_mtu, MAX_MTU) if isinstance(self.mtu, str) else self.mtu
 
     def check(self) -> None:
         if isinstance(self.mtu, int):
@@ -285,8 +286,7 @@ class Policy(Document):
         """Returns the most payload bytes of a data packet on a path of ``mtu`` bytes: a multiple of 8.
 
         Raises:
-            ConfigError: Fewer than 256 bytes are left, or ``wire.message_bytes`` is less than one packet or more packets than
-                one report of missing packets can list.
+            ConfigError: Fewer than 256 bytes are left, or ``wire.message_bytes`` is less than one packet.
         """
         payload = _payload(mtu, _IPV6_BYTES if ipv6 else _IPV4_BYTES)
         source = f"MTU {mtu}"
@@ -311,13 +311,6 @@ def _payload(mtu: int, ip_bytes: int) -> int:
 
 
 def _check_message(message_bytes: int, payload: int) -> None:
-    """Refuses messages shorter than a packet, or whose missing packets one report, or a 16-bit field, could not list."""
+    """Refuses messages shorter than a packet."""
     if message_bytes < payload:
         raise refuse("message_bytes", f"{message_bytes} bytes do not fill one packet", f"at least {payload} bytes at this MTU")
-    packets = min(8 * (payload - REPORT_BODY.size), 0xFFFF)
-    if message_bytes > packets * payload:
-        raise refuse(
-            "message_bytes",
-            f"{message_bytes} bytes in packets of {payload} are more than the {packets} that one report can list",
-            f"at most {packets * payload} bytes at this MTU",
-        )
