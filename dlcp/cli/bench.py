@@ -251,7 +251,8 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     try:
         yield show
     finally:
-        bar.stop()
+        if bar.live.is_started:  # stopping a bar that never began would print an empty line
+            bar.stop()
 
 
 def size(text: str) -> int:

@@ -15,8 +15,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     runs = report["runs"]
     first = runs[0]
     console.print(
-        f"digits, {report['arguments']['ranks']} ranks, {first['steps']} steps, {first['gradient_bytes'] / 1e6:.2f} MB of gradients "
-        f"a step, packets of {report['packet_bytes']} bytes",
+        f"digits, {report['arguments']['ranks']} ranks, {first['steps']} steps, {first['gradient_bytes'] / 1e6:.2f} MB of "
+        f"gradients a step, packets of {report['packet_bytes']} bytes",
         highlight=False,
         soft_wrap=True,
     )
@@ -80,8 +80,8 @@ def reading(runs: Sequence[dict[str, Any]], bound: float) -> list[str]:
         f"the last accuracies, {100 * gloo['accuracy'][-1]:.1f} % over gloo, {100 * clean['accuracy'][-1]:.1f} % over dlcp and "
         f"{100 * lossy['accuracy'][-1]:.1f} % over dlcp with {100 * lossy['loss']:g} % of all packets dropped; without loss "
         "dlcp computes what gloo does, up to rounding.",
-        f"With loss, {100 * share:.2f} % of all gradients were not waited for (the policy allows {100 * bound:g} % of a message) and "
-        f"{100 * again:.2f} % of the packets were sent again.",
+        f"With loss, {100 * share:.2f} % of all gradients were not waited for (the policy allows {100 * bound:g} % of a message) "
+        f"and {100 * again:.2f} % of the packets were sent again.",
         "Nothing of that gradient is gone: what one step loses is added to the next, and the last line is what is still owed "
         "when training ends.",
         "Step times are those of three runs one after another; 'dlcp bench allreduce' compares side by side. gloo has no column "
