@@ -1,4 +1,4 @@
-"""A virtual network: endpoints, links and time inside one function call, for tests and for cross-checking simulators.
+"""A virtual network: machines, links and time inside one function call, for tests and for cross-checking simulators.
 
 Time is an integer in nanoseconds and moves from event to event; randomness comes from the generator passed in, so a run repeats
 bit for bit.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlcp.transport.endpoint import Endpoint
 from dlcp.transport.events import Event
-from dlcp.transport.packets import Frames
+from dlcp.transport.packets import Burst, Frames
 from dlcp.wire.codec import _MASK as _IMMUTABLE_WORDS
 from dlcp.wire.header import HEADER_BYTES
 
@@ -45,8 +45,25 @@ class Weather:
     jitter_ns: int = 0
 
 
-class VirtualNetwork:
-    """Connects endpoints.
+class Node(Protocol):
+    """What the network connects: an endpoint, or an engine on one, which keeps its events to itself."""
+
+    def receive(self, frames: list[Frames], now: int) -> None: ...
+
+    def transmit(self, now: int) -> list[Burst]: ...
+
+    def next_timer(self) -> int | None: ...
+
+    def handle_timer(self, now: int) -> None: ...
+
+    def events(self) -> Iterable[Event]: ...
+
+
+N = TypeVar("N", bound=Node)
+
+
+class VirtualNetwork(Generic[N]):
+    """Connects machines.
 
     Args:
         endpoints: By rank.
@@ -57,7 +74,7 @@ class VirtualNetwork:
 
     def __init__(
         self,
-        endpoints: Mapping[int, Endpoint],
+        endpoints: Mapping[int, N],
         random: np.random.Generator,
         weather: Weather | None = None,
         cut: Callable[[int, int, int], bool] = lambda source, destination, now: False,
