@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import BatchSampler, DistributedSampler, TensorDataset
 
 from dlcp.errors import ConfigError, DLCPError
@@ -42,7 +44,7 @@ class Task(NamedTuple):
 
     model: nn.Module
     data: Split
-    optimizer: Callable[[nn.Module, float | None], torch.optim.Optimizer]
+    optimizer: Callable[[nn.Module, float | None], Optimizer]
 
 
 class Carrier(NamedTuple):
@@ -54,19 +56,20 @@ class Carrier(NamedTuple):
         state: DLCP's state, or None.
     """
 
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     guard: Callable[[], AbstractContextManager[Any]]
     state: DLCPState | None = None
 
 
-def build_task(name: str, width: int) -> Task:
+def build_task(options: argparse.Namespace) -> Task:
     """Returns one of the two tasks."""
-    if name == "digits":
-        return Task(DigitsNet(width), load_digits(), lambda m, lr: torch.optim.SGD(m.parameters(), lr=lr or 0.05, momentum=0.9))
-    return Task(CharModel(SYMBOLS, width), load_text(), lambda m, lr: torch.optim.AdamW(m.parameters(), lr=lr or 1e-3))
+    if options.task == "digits":
+        return Task(DigitsNet(options.width), load_digits(), lambda m, lr: SGD(m.parameters(), lr=lr or 0.05, momentum=0.9))
+    text = load_text(options.text_bytes)
+    return Task(CharModel(SYMBOLS, options.width), text, lambda m, lr: AdamW(m.parameters(), lr=lr or 0.001))
 
 
-def carry_dlcp(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, options: argparse.Namespace) -> Carrier:
+def carry_dlcp(model: DistributedDataParallel, optimizer: Optimizer, options: argparse.Namespace) -> Carrier:
     """Gradients over DLCP: these three lines are all that a training script needs, and guard() around its loop."""
     state = DLCPState.from_process_group(
         policy=Policy.from_toml(options.policy) if options.policy else Policy(),
@@ -78,12 +81,12 @@ def carry_dlcp(model: DistributedDataParallel, optimizer: torch.optim.Optimizer,
     return Carrier(optimizer, state.guard, state)
 
 
-def carry_gloo(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, options: argparse.Namespace) -> Carrier:
+def carry_gloo(model: DistributedDataParallel, optimizer: Optimizer, options: argparse.Namespace) -> Carrier:
     """Plain DDP: gloo's all-reduce over TCP."""
     return Carrier(optimizer, nullcontext)
 
 
-def carry_powersgd(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, options: argparse.Namespace) -> Carrier:
+def carry_powersgd(model: DistributedDataParallel, optimizer: Optimizer, options: argparse.Namespace) -> Carrier:
     """torch's low-rank compression, over gloo."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 
@@ -92,11 +95,15 @@ def carry_powersgd(model: DistributedDataParallel, optimizer: torch.optim.Optimi
     return Carrier(optimizer, nullcontext)
 
 
-def carry_postlocalsgd(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, options: argparse.Namespace) -> Carrier:
+def carry_postlocalsgd(model: DistributedDataParallel, optimizer: Optimizer, options: argparse.Namespace) -> Carrier:
     """torch's local SGD, over gloo: after a warm-up ranks average parameters every few steps instead of gradients."""
     from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    with warnings.catch_warnings():
+        # This package of torch scripts some optimizers as it is imported, which torch itself warns of.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import PostLocalSGDOptimizer
 
     warm_up = 20
     # A group of one: gradients stay local after the warm-up, which is what makes the averaging worth while.
@@ -152,7 +159,7 @@ class Trainer:
     def __init__(self, options: argparse.Namespace, rank: int, world: int) -> None:
         torch.manual_seed(options.seed)
         self.options, self.rank, self.world = options, rank, world
-        self.task = build_task(options.task, options.width)
+        self.task = build_task(options)
         samples = len(self.task.data.train_inputs)
         self.sampler: DistributedSampler[Any] = DistributedSampler(
             TensorDataset(torch.arange(samples)), world, rank, seed=options.seed, drop_last=True
@@ -275,6 +282,13 @@ exit codes: 0 done, 2 wrong usage or policy, 4 the transport or another rank fai
         default=32,
         metavar="N",
         help="scales the model; bytes of gradients grow with its square (default: %(default)s, over 1 MB)",
+    )
+    add(
+        "--text-bytes",
+        type=_positive,
+        default=300_000,
+        metavar="N",
+        help="charlm only: how much text to learn (default: %(default)s)",
     )
     add("--epochs", type=_positive, default=8, metavar="N", help="passes over the data (default: %(default)s)")
     add("--batch-size", type=_positive, default=16, metavar="N", help="samples for each rank and step (default: %(default)s)")

@@ -16,7 +16,10 @@ from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel", "pytest", "hypothesis", "dlcp.torch", "dlcp.udp.faults"]
+    [
+        *("torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel", "pytest", "hypothesis", "sklearn.datasets"),
+        *("dlcp.torch", "dlcp.udp.faults", "examples.train"),
+    ]
 )
 
 
