@@ -141,6 +141,20 @@ def test_one_call_carries_segments_across_bursts(open_port, tools):
         assert receiver.metrics()["batches_received"] == 1
 
 
+@pytest.mark.parametrize("size", [1, 8, 511, 1400, 8900, 21787, 32705])
+def test_a_full_message_takes_no_short_datagram_more(open_port, tools, size):
+    """Exactly as many datagrams as one message holds, and a shorter one behind them, in the same burst or in the next."""
+    sender, receiver = open_port(), open_port()
+    sender.connect_peer(0, receiver.address)
+    rng = np.random.default_rng(4)
+    full = min(sender.capabilities.max_segments, 65507 // (size + 48))
+    for sizes in ([[size] * full + [size - 1]], [[size] * full, [size - 1]], [[size] * 2 * full, [size - 1], [size - 1]]):
+        bursts = [tools.burst(rng, part) for part in sizes]
+        expected = [datagram for burst in bursts for datagram in burst.datagrams()]
+        tools.send_all(sender, bursts)
+        assert sorted(data for data, _ in tools.receive_all(receiver, len(expected))) == sorted(expected)
+
+
 def test_nothing_to_send_and_nothing_to_receive(open_port, tools):
     port = open_port()
     port.connect_peer(0, port.address)

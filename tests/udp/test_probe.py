@@ -101,6 +101,22 @@ def test_tos_that_is_accepted_but_not_set_is_not_granted(fresh, monkeypatch):
     assert found.recv_tos == probe().recv_tos
 
 
+def test_segments_that_lose_their_tos_are_not_granted(fresh, monkeypatch):
+    """ToS on the first segment alone would let a switch drop what is protected."""
+
+    class Odd(socket.socket):
+        received = 0
+
+        def recvmsg(self, *arguments):
+            data, control, *rest = super().recvmsg(*arguments)
+            self.received += 1
+            return (data, control if self.received == 1 else [], *rest)
+
+    monkeypatch.setattr(module.socket, "socket", Odd)
+    found = fresh()
+    assert not found.segmentation and found.tos_cmsg == probe().tos_cmsg
+
+
 @pytest.mark.parametrize(
     "problem", [OSError(errno.EPERM, "no"), AttributeError("recvmsg"), NotImplementedError(), TimeoutError()]
 )

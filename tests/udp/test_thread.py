@@ -1,6 +1,7 @@
 """The loop of the I/O thread: order, fairness, timers and wake-ups."""
 
 import queue
+import signal
 import socket
 import threading
 import time
@@ -253,6 +254,63 @@ def test_while_the_send_buffer_is_full_the_machine_is_not_asked_for_more(slow, r
     assert thread.stop(WAIT) and thread.error is None
     assert [burst.headers[0, 0] for burst in port.sent] == [0, 1, 2, 3, 4, 9]
     assert len(asked[1]) == 5
+
+
+def test_while_the_send_buffer_is_full_the_thread_sleeps_until_there_is_room(slow, recorder):
+    """It neither spins nor waits for anything else, even with a timer that is always due."""
+    port = slow(flood=False)
+    near, far = port._pair
+    while True:
+        try:
+            near.send(bytes(1000))
+        except BlockingIOError:
+            break
+    port.allowed = 0
+    machine = recorder()
+    machine.next_timer = lambda: 0
+    machine.handle_timer = lambda now: None
+    machine.outbox.append([control_burst(0, 0, packet(1))])
+    done = threading.Event()
+    real_send = port.send
+
+    def send(bursts) -> int:
+        sent = real_send(bursts)
+        if sent:
+            done.set()
+        return sent
+
+    port.send = send
+    thread = IOThread(port, machine)
+    thread.start()
+    began = time.monotonic()
+    assert not done.wait(0.05)
+    tries = port.log.count("send")
+    # Every pass of the loop tries once, and a pass takes a millisecond at least; a thread that spins makes tens of them.
+    assert 1 <= tries <= 20 + 2000 * (time.monotonic() - began)
+    port.allowed = 1
+    while True:
+        try:
+            far.recv(2000)
+        except BlockingIOError:
+            break
+    assert done.wait(WAIT)
+    machine.next_timer = lambda: None
+    assert thread.stop(WAIT) and thread.error is None
+
+
+def test_a_signal_in_the_thread_is_no_error(run, recorder):
+    previous = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        thread = run(recorder())
+        for _ in range(20):
+            signal.pthread_kill(thread._thread.ident, signal.SIGUSR1)
+            # Once the thread has run a call the signal has been delivered, so the handler may go.
+            ran = threading.Event()
+            thread.call(lambda now, ran=ran: ran.set())
+            assert ran.wait(WAIT)
+        assert thread.alive
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
 
 
 def test_an_idle_thread_sleeps(run, open_port, recorder):
