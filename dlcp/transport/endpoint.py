@@ -314,8 +314,8 @@ class Endpoint:
             silence = now - max(flow.last_heard, flow.waiting_since)
             if silence < self._silence_ns // 4:
                 continue
-            again = min(again, self._ping_ns, max(self._silence_ns - silence, 1))
             if silence < self._silence_ns:
+                again = min(again, self._ping_ns, self._silence_ns - silence)
                 self._sender.ping(flow, now)
             elif not flow.silent:
                 flow.silent = True
