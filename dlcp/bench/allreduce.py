@@ -4,15 +4,10 @@ Theory of operation.  All candidates live in the same processes at the same time
 their buffers, names a moment at which all begin, collects each rank's time, and only when the last rank is done asks for the CPU
 time, so that what a rank still does for others is counted.  A turn's time is that of the slowest rank; its CPU time is the sum
 over ranks.  Then every rank checks every element of its result.
-
-Contributions are whole numbers, multiples of the number of ranks and small enough that every sum, partial or not, is exact in the
-element type on the wire.  So "contributed - delivered - residual" is either exactly zero or an error.
 """
 
 from __future__ import annotations
 
-import mmap
-import multiprocessing
 import os
 import tempfile
 import time
@@ -25,19 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.bench.candidates import Candidate, DlcpCandidate, GlooCandidate, StreamCandidate
-from dlcp.bench.crew import Crew
+from dlcp.bench.crew import Crew, Worker
+from dlcp.bench.data import Data, Residuals
 from dlcp.bench.meters import CpuMeter, MemoryLedger
-from dlcp.bench.numbers import difference, turns
+from dlcp.bench.numbers import counted, difference, turns
+from dlcp.bench.server import Server
 from dlcp.collectives.communicator import Algorithm, Communicator
 from dlcp.collectives.operation import Reduction
 from dlcp.policy import Policy
 from dlcp.udp.faults import FaultPlan
 
-Floats = NDArray[np.float32]
-
-_SHIFT: Final = 7919  # prime, so that no two iterations meet in their data for long
-_EXACT_BITS: Final = {"float32": 24, "float16": 11, "bfloat16": 8}
-_CHUNK: Final = 1 << 20
 _START_DELAY_NS: Final = 1_000_000
 _START_DELAY_PER_RANK_NS: Final = 200_000
 _OPEN_EXTRA_S: Final = 30.0
@@ -55,6 +47,7 @@ class Settings:
         candidates: Names, ``dlcp`` first; of ``dlcp``, ``dlcp_lossless``, ``gloo`` and ``stream``.
         policy: For DLCP.
         algorithm: For DLCP.
+        servers: Dedicated servers, processes of their own, for ``ps``; otherwise 0.
         faults: Injected into DLCP's packets, except those of ``dlcp_lossless``.
         tagged: Whether packets carry classes and protection, as under the DDP hook.
         seed: Of data, tags and the choice of protected packets.
@@ -68,6 +61,7 @@ class Settings:
     candidates: tuple[str, ...]
     policy: Policy
     algorithm: Algorithm
+    servers: int
     faults: FaultPlan | None
     tagged: bool
     seed: int
@@ -86,7 +80,7 @@ class Measured:
         growth: Bytes by which ``held`` grew during the measured turns, the rank where it grew most.
         error: Largest absolute difference, in any element, between what was contributed and what was delivered or is kept as
             residual.
-        counters: Sums over ranks of what the communicator counted.
+        counters: What the communicator of each rank counted; with dedicated servers theirs too, and warm-up included.
         stride: Payload bytes of a packet; 0 without packets.
     """
 
@@ -98,79 +92,6 @@ class Measured:
     error: float | None = None
     counters: list[dict[str, Any]] = field(default_factory=list)
     stride: int = 0
-
-
-class Data:
-    """Contributions of all ranks and their sum, made once before the ranks are forked, which share its memory.
-
-    All contributions are one pattern, shifted by rank and iteration, so that no rank's and no earlier call's data can pass for
-    another's.
-
-    Args:
-        elements: Length of the array.
-        ranks: Number of ranks.
-        wire: ``wire.dtype`` of the policy.
-        seed: Of the pattern.
-    """
-
-    def __init__(self, elements: int, ranks: int, wire: str, seed: int) -> None:
-        self.elements = elements
-        self.ranks = ranks
-        most = max((1 << _EXACT_BITS[wire]) // ranks**2, 1)
-        self.pattern: Floats = (np.random.default_rng(seed).integers(0, most, elements, endpoint=True) * ranks).astype(np.float32)
-        self.total = np.zeros(elements, np.float32)
-        for rank in range(ranks):
-            _add_rolled(self.total, self.pattern, self._shift(rank, 0))
-
-    def _shift(self, rank: int, iteration: int) -> int:
-        return (rank * self.elements // self.ranks + iteration * _SHIFT) % self.elements
-
-    def contribute(self, rank: int, iteration: int, target: Floats) -> None:
-        """Writes a rank's contribution."""
-        shift = self._shift(rank, iteration)
-        target[shift:] = self.pattern[: self.elements - shift]
-        target[:shift] = self.pattern[self.elements - shift :]
-
-    def error(self, iteration: int, delivered: Floats, residual: NDArray[np.float64] | None) -> float:
-        """Returns the largest |contributed - delivered - residual| of all elements, in float64; infinite for NaN."""
-        worst = 0.0
-        shift = self._shift(0, iteration)
-        for begin, end, offset in ((0, shift, self.elements - shift), (shift, self.elements, -shift)):
-            for start in range(begin, end, _CHUNK):
-                stop = min(start + _CHUNK, end)
-                left = self.total[start + offset : stop + offset].astype(np.float64)
-                left -= delivered[start:stop]
-                if residual is not None:
-                    left -= residual[start:stop]
-                largest = float(np.abs(left, out=left).max(initial=0.0))
-                worst = max(worst, largest) if np.isfinite(largest) else float("inf")
-        return worst
-
-
-def _add_rolled(target: Floats, source: Floats, shift: int) -> None:
-    target[shift:] += source[: source.size - shift]
-    target[:shift] += source[source.size - shift :]
-
-
-class Residuals:
-    """Sum over ranks of what was lost and is kept, in memory that all ranks share."""
-
-    def __init__(self, elements: int) -> None:
-        self.values: NDArray[np.float64] = np.frombuffer(mmap.mmap(-1, 8 * elements), np.float64)
-        self._lock = multiprocessing.get_context("fork").Lock()
-
-    def add(self, reduction: Reduction) -> None:
-        """Adds one rank's."""
-        position = 0
-        with self._lock:
-            for start, stop in reduction.lost.tolist():
-                self.values[start:stop] += reduction.residual[position : position + stop - start]
-                position += stop - start
-
-    def clear(self, reduction: Reduction) -> None:
-        """Forgets where one rank's were; to be called when all ranks have looked."""
-        for start, stop in reduction.lost.tolist():
-            self.values[start:stop] = 0
 
 
 class Rank:
@@ -237,6 +158,7 @@ class Rank:
             self._store,
             policy=settings.policy,
             algorithm=settings.algorithm,
+            servers=settings.servers,
             faults=None if name == "dlcp_lossless" else settings.faults,
             name=name,
         )
@@ -294,17 +216,18 @@ class Rank:
     def _on_counters(self, question: dict[str, Any]) -> dict[str, Any]:
         name = question["candidate"]
         candidate, ledger = self._open[name], self._ledgers[name]
-        counters: dict[str, Any] = {}
-        if isinstance(candidate, DlcpCandidate):
-            metrics = candidate.communicator.metrics()
-            counters = {part: metrics[part] for part in ("transport", "udp", "faults") if part in metrics}
-        return {"counters": counters, "held": ledger.held, "peak": ledger.peak}
+        return {"counters": _counters(candidate), "held": ledger.held, "peak": ledger.peak}
 
     def _on_close(self, question: dict[str, Any]) -> dict[str, Any]:
+        counters = {name: _counters(candidate) for name, candidate in self._open.items()}
         for candidate in self._open.values():
             candidate.close()
         self._open.clear()
-        return {}
+        return {"counters": counters}
+
+
+def _counters(candidate: Candidate) -> dict[str, Any]:
+    return counted(candidate.communicator.metrics()) if isinstance(candidate, DlcpCandidate) else {}
 
 
 Progress = Callable[[str, int, int], None]
@@ -324,9 +247,15 @@ def measure(settings: Settings, progress: Progress) -> dict[str, Measured]:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     data = Data(settings.elements, settings.ranks, settings.policy.wire.dtype, settings.seed)
     residuals = Residuals(settings.elements)
+
+    def make(rank: int) -> Worker:
+        if rank < settings.ranks:
+            return Rank(rank, settings, data, residuals, folder)
+        return Server(rank - settings.ranks, settings, folder)
+
     with (
         tempfile.TemporaryDirectory(prefix="dlcp-bench-") as folder,
-        Crew(settings.ranks, lambda rank: Rank(rank, settings, data, residuals, folder)) as crew,
+        Crew(settings.ranks + settings.servers, make) as crew,
     ):
         return _Run(settings, crew, progress).all()
 
@@ -359,7 +288,11 @@ class _Run:
         for name, result in self._results.items():
             _take(result, self._crew.ask(limit, do="counters", candidate=name), before[name])
         self._progress("closing", self._done, self._turns)
-        self._crew.ask(limit, do="close")
+        closed = self._crew.ask(limit, do="close")
+        if settings.servers:
+            # What a server counted is known at its end only, so all count from the start, or packets would not add up.
+            for name, result in self._results.items():
+                result.counters = [answer["counters"].get(name, {}) for answer in closed]
         return self._results
 
     def _turn(self, name: str, iteration: int, result: Measured | None) -> None:

@@ -8,7 +8,7 @@ every place equally often, and follows every other one equally often, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -98,6 +98,11 @@ def difference(after: Any, before: Any) -> Any:
         earlier_list = before if isinstance(before, list) else [0] * len(after)
         return [difference(value, old) for value, old in zip(after, earlier_list, strict=True)]
     return after - (before or 0)
+
+
+def counted(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the counters among a communicator's metrics: ``transport``, ``udp`` and, if faults are injected, ``faults``."""
+    return {part: metrics[part] for part in ("transport", "udp", "faults") if part in metrics}
 
 
 def total(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def document(settings: Settings, results: dict[str, Measured], link_gbps: float 
         "bytes": array_bytes,
         "iterations": settings.iterations,
         "algorithm": settings.algorithm,
+        "servers": settings.servers,
         "policy": {"digest": settings.policy.digest(), "changed": type(settings.policy)().difference(settings.policy)},
         "faults": str(settings.faults) if settings.faults else None,
         "packet_payload_bytes": results["dlcp"].stride,

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dlcp.errors import ConfigError
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
@@ -48,7 +50,8 @@ the JSON document:
   ratio_p50, ratio_p99    dlcp to gloo; ratio_lossless_p50, ..._p99: dlcp to dlcp_lossless
   ratio_p50_interval      95 % bootstrap interval
   ideal_s                 see above; ratio_ideal_p50: dlcp to that
-  packets                 data packets of all ranks by verdict; sent = delivered + lost. packets_by_class: the same by class
+  packets                 data packets of all ranks by verdict; sent = delivered + lost. packets_by_class: the same by class.
+                          With --algorithm ps those of the servers too, and of the warm-up
   mass_error              largest |contributed - delivered - residual| of any element in any iteration; 0 is right
 
 examples:
@@ -71,7 +74,7 @@ _UNITS: Final = {
     "mib": 1 << 20,
     "gib": 1 << 30,
 }
-_MOST_RANKS: Final = 64
+MOST_RANKS: Final = 64
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -97,12 +100,13 @@ def _add_allreduce(measurements: _SubParsersAction[argparse.ArgumentParser]) -> 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--ranks", type=whole(2, _MOST_RANKS), default=4, metavar="N", help="processes (default 4)")
+    add("--ranks", type=whole(2, MOST_RANKS), default=4, metavar="N", help="processes (default 4)")
     add("--bytes", type=size, default=25_000_000, metavar="SIZE", help="array of each rank: 25e6, 25MB, 4MiB (default 25e6)")
     add("--iters", type=whole(1, 1_000_000), default=20, metavar="N", help="measured iterations (default 20)")
     add("--warmup", type=whole(0, 1_000_000), default=2, metavar="N", help="iterations before them (default 2)")
     add("--baseline", choices=("gloo", "none"), default="gloo", help="what to compare with (default gloo)")
-    add("--algorithm", choices=("sharded", "ring"), default="sharded", help="dlcp's algorithm (default sharded)")
+    add("--algorithm", choices=("sharded", "ring", "ps"), default="sharded", help="dlcp's algorithm (default sharded)")
+    add("--servers", type=whole(1, MOST_RANKS), metavar="N", help="dedicated servers for --algorithm ps (default 1)")
     faults = parser.add_mutually_exclusive_group()
     faults.add_argument("--loss", type=share, default=0.0, metavar="P", help="share of dlcp's packets to drop (default 0)")
     faults.add_argument("--faults", default="", metavar="PLAN", help="any faults: drop, delay, reorder, by class; see docs")
@@ -127,6 +131,10 @@ def _allreduce(args: argparse.Namespace) -> int:
     from dlcp.bench.allreduce import Settings, measure
     from dlcp.bench.report import document, print_tables
 
+    if args.servers and args.algorithm != "ps":
+        raise ConfigError(
+            "dlcp bench", "--servers", f"{args.servers} with --algorithm {args.algorithm}", "--algorithm ps with it"
+        )
     faults = _faults(args)
     candidates = ["dlcp"]
     if faults is not None:
@@ -143,6 +151,7 @@ def _allreduce(args: argparse.Namespace) -> int:
         candidates=tuple(candidates),
         policy=_policy(args.policy, args.mtu),
         algorithm=args.algorithm,
+        servers=(args.servers or 1) if args.algorithm == "ps" else 0,
         faults=faults,
         tagged=not args.untagged,
         seed=args.seed,
@@ -151,7 +160,7 @@ def _allreduce(args: argparse.Namespace) -> int:
     with _progress() as progress:
         progress("importing torch", 0, 0)
         import torch
-        import torch._dynamo  # would otherwise be imported in every rank
+        import torch.distributed  # would otherwise be imported in every rank
 
         torch.set_num_threads(1)
         load = os.getloadavg()[0]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dlcp.bench.numbers import total
+from dlcp.bench.numbers import counted, total
 from dlcp.demo.runs import Scenario
 from dlcp.errors import ConfigError
 
@@ -79,8 +79,7 @@ def summarize(scenario: Scenario, logs: Sequence[list[dict[str, Any]]], seconds:
 
 
 def _transport(metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    inner = [rank["transport"] for rank in metrics]
-    whole = total([{part: rank[part] for part in ("transport", "udp", "faults") if part in rank} for rank in inner])
+    whole = total([counted(rank["transport"]) for rank in metrics])
     hook = total([rank["hook"] for rank in metrics])
     counts, drops = whole["transport"], whole.get("faults", {}).get("drop", [])
     sent = [counts.get(f"sent_class_{number}", 0) for number in range(_CLASSES)]

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcp.bench.allreduce import Data, Measured, Residuals, Settings
+from dlcp.bench.allreduce import Measured, Settings
 from dlcp.bench.candidates import stream_bytes
 from dlcp.bench.crew import _raise
+from dlcp.bench.data import Data, Residuals
 from dlcp.bench.meters import CpuMeter, MemoryLedger
 from dlcp.bench.numbers import balanced_orders, difference, ratio_interval, summarize, total, turns
 from dlcp.bench.report import document
@@ -442,6 +443,20 @@ def test_without_loss_and_with_a_link_to_compare_with(tmp_path):
     assert "faults" not in done.stdout
 
 
+def test_dedicated_servers_are_counted_too():
+    words = ["--ranks", "2", "--bytes", "200kB", "--iters", "2", "--warmup", "1", "--baseline", "none", "--mtu", "1500"]
+    done = bench(*words, "--algorithm", "ps", "--servers", "2", "--loss", "0.05", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["mass_error"], report["dlcp_lossless"]["error"]) == (0, 0)
+    packets = report["packets"]
+    # Two workers push, two servers answer both, three times.
+    assert packets["sent"] == 2 * 2 * 3 * 141
+    assert packets["sent"] == packets["delivered"] + packets["lost"]
+    assert packets["dropped_injected"] > 0
+    assert bench("--servers", "2").returncode == 2
+
+
 def test_what_is_forgotten_is_an_error_of_mass(tmp_path):
     policy = tmp_path / "job.toml"
     policy.write_text('[loss]\npush = 0.5\ncompensation = "zero"\n[protection]\nshare = 0.0\n')
@@ -514,6 +529,7 @@ def test_ratios_of_what_was_not_measured_are_none():
         candidates=("dlcp", "stream"),
         policy=Policy(),
         algorithm="sharded",
+        servers=0,
         faults=None,
         tagged=True,
         seed=0,
