@@ -171,13 +171,17 @@ class FirstForward:
             handle.remove()
         self._handles = []
 
+    # A module that is being compiled must not be traced with a mode in its way: it goes without an order.
+
     def _before(self, module: nn.Module, inputs: Any) -> None:
-        # A module that is being compiled must not be traced with a mode in its way; it goes without an order.
-        if self._recorder is None and not torch.compiler.is_compiling():
-            self._recorder = ExecutionRecorder(module)
-            self._active.enter_context(self._recorder)
+        if torch.compiler.is_compiling() or self._recorder is not None:
+            return
+        self._recorder = ExecutionRecorder(module)
+        self._active.enter_context(self._recorder)
 
     def _after(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         recorder, self._recorder = self._recorder, None
         self._active.close()
         if recorder is not None and recorder.names:
