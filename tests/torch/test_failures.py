@@ -29,6 +29,7 @@ def model_and_state(policy=POLICY, hook=None, net=None, **ddp_options):
     ddp = DistributedDataParallel(net, bucket_cap_mb=0.001, **ddp_options)
     state = DLCPState.from_process_group(policy=policy)
     state.attach(ddp, hook=hook)
+    dist.barrier()  # a rank that fails at once would fail the others while they still meet, before there is a hook
     return ddp, state
 
 
