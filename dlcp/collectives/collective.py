@@ -39,12 +39,16 @@ class Collective(ABC):
         wires: Way to the transport.
         number: The call's number, the header's ``operation``.
         handle: What the caller waits on.
+        claim: What the call is, in words; the same at every rank that calls it.
+        callers: Ranks that call it.
     """
 
-    def __init__(self, wires: Wires, number: int, handle: Operation) -> None:
+    def __init__(self, wires: Wires, number: int, handle: Operation, claim: str, callers: Sequence[int]) -> None:
         self.wires = wires
         self.number = number
         self.handle = handle
+        self.claim = claim
+        self.callers = tuple(callers)
 
     @abstractmethod
     def start(self, now: int) -> None:

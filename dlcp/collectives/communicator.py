@@ -235,11 +235,15 @@ class Communicator:
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Returns when every rank has called it."""
+        self.barrier_async().wait(timeout)
+
+    def barrier_async(self) -> Operation:
+        """Starts :meth:`barrier`."""
         handle = Operation("barrier")
         with self._lock:
             number = self._next_number(handle)
             self._start(Barrier(self._link.engine, number, handle, ranks=self._members))
-        handle.wait(timeout)
+        return handle
 
     def abort(self, reason: str) -> None:
         """Gives up in this rank's name: every operation, here and at every peer, ends with a RemoteError that says why.

@@ -2,6 +2,10 @@
 
 Everything here happens in one thread.  A failure is final: the first one ends every operation, now and later, with the same typed
 error, and is told to every peer, so that all ranks raise within a moment of each other instead of after their own timeouts.
+
+Ranks that call different collectives mostly notice by messages that do not fit.  But two ranks may each wait for the other, so
+that no message goes round at all.  Therefore a rank whose call takes long tells the others, once, what it thinks the call is: its
+*claim*.
 """
 
 from __future__ import annotations
@@ -28,14 +32,19 @@ from dlcp.transport.events import (
     PeerReached,
     PeerSilent,
     describe,
+    message_id,
     operation_of,
+    phase_of,
 )
 from dlcp.transport.packets import Burst, Frames
 from dlcp.transport.serial import MASK
-from dlcp.wire.header import AbortKind
+from dlcp.wire.header import LAYER_CLASSES, AbortKind, Phase, WireType
 
 ABORT_REPEATS: Final = (20 * MILLISECOND, 100 * MILLISECOND)
 """When an ABORT is said again: it is not acknowledged, and may be lost like anything else."""
+CLAIM_AFTER: Final = 1 * SECOND
+"""When a call counts as long."""
+CLAIM_TAG: Final = (LAYER_CLASSES - 1) * 2 + 1
 GOODBYE_EVERY: Final = 50 * MILLISECOND
 """How often a GOODBYE is repeated while a peer may not have heard it, for the same reason."""
 
@@ -80,6 +89,8 @@ class Engine:
         self._running: dict[int, Collective] = {}
         self._deadlines: dict[int, int] = {}
         self._early: dict[int, list[MessageReceived]] = {}
+        self._unclaimed: dict[int, int] = {}
+        self._claims: dict[int, dict[int, str]] = {}
         self._retired = 0
         self._ended: set[int] = set()
         self._error: BaseException | None = None
@@ -98,7 +109,10 @@ class Engine:
         number = collective.number
         self._running[number] = collective
         self._deadlines[number] = now + int(self.policy.timeouts.operation_s * SECOND)
+        self._unclaimed[number] = now + CLAIM_AFTER
         try:
+            for peer, claim in self._claims.pop(number, {}).items():
+                self._compare(collective, peer, claim)
             collective.start(now)
             for event in self._early.pop(number, ()):
                 self._give(collective, event, now)
@@ -178,8 +192,9 @@ class Engine:
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` is due."""
         due = self.endpoint.next_timer()
-        for deadline in self._deadlines.values():
-            due = deadline if due is None else min(due, deadline)
+        for deadlines in (self._deadlines, self._unclaimed):
+            for deadline in deadlines.values():
+                due = deadline if due is None else min(due, deadline)
         if self._aborts or self._goodbye is not None:
             times = [at for at, _ in self._aborts]
             times += [t for t in (due, self._goodbye) if t is not None]
@@ -198,6 +213,9 @@ class Engine:
             self.endpoint.abort(*due[1], now)
         if self._goodbye is not None and self._goodbye <= now:
             self.leave(now)
+        for number in [number for number, at in self._unclaimed.items() if at <= now]:
+            del self._unclaimed[number]
+            self._claim(number, now)
         for number, deadline in list(self._deadlines.items()):
             collective = self._running.get(number)
             if deadline <= now and collective is not None:
@@ -275,7 +293,7 @@ class Engine:
                 f"rank {event.peer} and rank {self.rank} call the collective with different arguments: {describe(event.message)} "
                 f"has {event.length} bytes there, {event.expected} here"
             )
-        elif isinstance(event, MessageUnknown):
+        elif isinstance(event, MessageUnknown) and phase_of(event.message) != Phase.RAW:
             raise MismatchError(
                 f"rank {event.peer} has finished operation {operation_of(event.message)} and knows nothing of its "
                 f"{describe(event.message)}, which rank {self.rank} sends: ranks call collectives with different arguments"
@@ -286,6 +304,13 @@ class Engine:
             return
         number = operation_of(event.message)
         collective = self._running.get(number)
+        if phase_of(event.message) == Phase.RAW:
+            claim = event.data.tobytes().decode(errors="replace")
+            if collective is not None:
+                self._compare(collective, event.peer, claim)
+            elif self.serve is None and number not in self._ended:
+                self._claims.setdefault(number, {})[event.peer] = claim
+            return
         if collective is None and self.serve is not None:
             collective = self.serve(event)
             if collective is not None:
@@ -306,12 +331,29 @@ class Engine:
                 "with different arguments"
             )
 
+    def _claim(self, number: int, now: int) -> None:
+        """Tells the other callers what this rank thinks a call is."""
+        collective = self._running.get(number)
+        if collective is None or self._error is not None:
+            return
+        payload = np.frombuffer(collective.claim.encode()[: self.stride], np.uint8)
+        message = message_id(number, Phase.RAW, int(WireType.UINT8), 0)
+        for peer in collective.callers:
+            if peer != self.rank and peer not in self.left:
+                self.endpoint.send(peer, message, payload, tags=np.full(1, CLAIM_TAG, np.uint8), bound=0, now=now)
+
+    def _compare(self, collective: Collective, peer: int, claim: str) -> None:
+        if claim != collective.claim:
+            both = f"rank {self.rank} as {collective.claim}, rank {peer} as {claim}"
+            raise MismatchError(f"ranks call operation {collective.number} differently: {both}")
+
     def _reap(self, number: int) -> None:
         collective = self._running.get(number)
         if collective is None or not collective.handle.done():
             return
         del self._running[number]
         self._deadlines.pop(number, None)
+        self._unclaimed.pop(number, None)
         if self.serve is not None:
             return
         self._ended.add(number)
@@ -370,6 +412,8 @@ class Engine:
     def _end(self, error: BaseException) -> None:
         self._error = error
         self._early.clear()
+        self._claims.clear()
+        self._unclaimed.clear()
         running, self._running = self._running, {}
         self._deadlines.clear()
         self.endpoint.drop_all()

@@ -46,7 +46,7 @@ class Broadcast(Collective):
         root: int,
         ranks: tuple[int, ...],
     ) -> None:
-        super().__init__(wires, number, handle)
+        super().__init__(wires, number, handle, f"broadcast of {data.size} bytes from rank {root}", ranks)
         self._array = array
         self._data = data
         self._received = data if wires.rank == root else np.empty_like(data)
@@ -106,7 +106,7 @@ class Barrier(Collective):
     """Ends when every rank has called it: all report to the lowest rank, which then releases all."""
 
     def __init__(self, wires: Wires, number: int, handle: Operation, *, ranks: tuple[int, ...]) -> None:
-        super().__init__(wires, number, handle)
+        super().__init__(wires, number, handle, "barrier", ranks)
         self._head = ranks[0]
         self._others = ranks[1:]
         self._reports: set[int] = set()

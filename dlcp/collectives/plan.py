@@ -7,6 +7,7 @@ Packets tile the flat array regularly, so that everything about packet ``k`` (it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +90,10 @@ class Plan:
     def dtype_field(self, mean: bool = False) -> int:
         """Returns the header's ``dtype`` byte of all messages of this array."""
         return dtype_field(self.kind, mean=mean, parts=self.parts)
+
+    def claim(self, dtype: np.dtype[Any], mean: bool) -> str:
+        """Says in words what reducing this array is; see :class:`~dlcp.collectives.collective.Collective`."""
+        return f"{'mean' if mean else 'sum'} of {self.elements} elements of {dtype}"
 
     def _element(self, packet: int) -> int:
         return min(packet * self.per_packet, self.elements)

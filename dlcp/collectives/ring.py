@@ -53,7 +53,7 @@ class RingAllReduce(Collective):
         mean: bool,
         shape: tuple[int, ...],
     ) -> None:
-        super().__init__(wires, number, handle)
+        super().__init__(wires, number, handle, plan.claim(array.dtype, mean), range(world))
         self._array = array
         self._output = output
         self._plan = plan

@@ -40,10 +40,12 @@ class ServedAllReduce(Collective):
     """
 
     def __init__(self, wires: Wires, number: int, contributors: Sequence[int]) -> None:
-        super().__init__(wires, number, Operation(f"operation {number} served to ranks {list(contributors)}"))
+        handle = Operation(f"operation {number} served to ranks {list(contributors)}")
+        super().__init__(wires, number, handle, "", ())
         self._contributors = tuple(contributors)
         self._first: MessageReceived | None = None
         self._parts: dict[int, PartReduction] = {}
+        self._sizes: dict[int, int] = {}
         self._tags: dict[int, NDArray[np.uint8]] = {}
         self._unacknowledged: set[tuple[int, int]] = set()
 
@@ -63,10 +65,15 @@ class ServedAllReduce(Collective):
                 self.wires.expect(peer, key, event.data.size, now=now)
         if event.peer not in reduction.waiting:
             return False
+        if self._sizes.setdefault(key, event.data.size) != event.data.size:
+            raise MismatchError(
+                f"ranks call operation {self.number} with arrays of different lengths: {describe(key)} has {self._sizes[key]} "
+                f"bytes, and {event.data.size} from rank {event.peer}"
+            )
         zero_lost(event.data, event.lost, event.stride)
         self._merge_tags(event)
         if reduction.add(event.peer, event.data, event.lost):
-            del self._parts[key]
+            del self._parts[key], self._sizes[key]
             self._answer(reduction, event, now)
         return True
 

@@ -91,7 +91,7 @@ class ShardedAllReduce(Collective):
         mean: bool,
         shape: tuple[int, ...],
     ) -> None:
-        super().__init__(wires, number, handle)
+        super().__init__(wires, number, handle, plan.claim(array.dtype, mean), contributors)
         self._array = array
         self._output = output
         self._plan = plan

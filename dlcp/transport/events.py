@@ -57,7 +57,7 @@ class MessageRefused:
 
 @dataclass(frozen=True, slots=True)
 class MessageUnknown:
-    """The receiver of a message has finished the message's operation without it."""
+    """The receiver of a message has finished the message's operation without it; it is not sent any more."""
 
     peer: int
     message: int

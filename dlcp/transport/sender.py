@@ -156,6 +156,7 @@ class Sender:
         report = REPORT_BODY.decode_one(body[: REPORT_BODY.size])
         if report["busy"] and not final:
             if report["busy"] == OVER:
+                self._forget(flow, out)
                 core.events.append(MessageUnknown(peer, message))
             core.counters["busy"] += 1
             return
@@ -173,11 +174,14 @@ class Sender:
         out.resend(missing, report["needed"])
         flow.enqueue(out)
 
-    def _finish(self, flow: Peer, out: OutgoingMessage, lost: Indices) -> None:
-        core = self._core
+    def _forget(self, flow: Peer, out: OutgoingMessage) -> None:
         del flow.outgoing[out.message]
         flow.probing.pop(out.message, None)
-        core.timers.cancel((PROBE_TIMER, flow.rank, out.message))
+        self._core.timers.cancel((PROBE_TIMER, flow.rank, out.message))
+
+    def _finish(self, flow: Peer, out: OutgoingMessage, lost: Indices) -> None:
+        core = self._core
+        self._forget(flow, out)
         for index in lost.tolist():
             core.counters[f"given_up_class_{int(out.tags[index]) >> 1}"] += 1
         core.events.append(MessageSent(flow.rank, out.message, lost))
