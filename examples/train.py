@@ -384,4 +384,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # With DDP over gloo, torch 2.13 now and then aborts in a thread of its own while the interpreter shuts down ("terminate
+    # called without an active exception"), which torchrun takes for a rank that failed.  Everything is closed by now.
+    os._exit(code)
