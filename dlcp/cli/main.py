@@ -22,6 +22,7 @@ from dlcp.errors import ConfigError, DLCPError
 SUBCOMMANDS: Final = {
     "doctor": ("dlcp.cli.doctor", "what this host can do, and what is lost without the rest"),
     "policy": ("dlcp.cli.policy", "write, show and check policy files"),
+    "topology": ("dlcp.cli.topology", "show, check and make topology files"),
     "bench": ("dlcp.cli.bench", "measure an all-reduce, side by side with a baseline"),
     "demo": ("dlcp.cli.demo", "train a small model over gloo and over dlcp, and compare"),
     "serve": ("dlcp.cli.serve", "run a dedicated parameter server"),
