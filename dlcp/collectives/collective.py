@@ -39,7 +39,7 @@ class Collective(ABC):
         wires: Way to the transport.
         number: The call's number, the header's ``operation``.
         handle: What the caller waits on.
-        claim: What the call is, in words; the same at every rank that calls it.
+        claim: What the call is, in words; the same at every rank that calls it.  Empty at a server, which does not know.
         callers: Ranks that call it.
     """
 

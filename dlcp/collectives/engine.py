@@ -44,6 +44,8 @@ ABORT_REPEATS: Final = (20 * MILLISECOND, 100 * MILLISECOND)
 """When an ABORT is said again: it is not acknowledged, and may be lost like anything else."""
 CLAIM_AFTER: Final = 1 * SECOND
 """When a call counts as long."""
+HISTORY: Final = 64
+"""How many ended calls are remembered, to tell those who are still at them and are mistaken."""
 CLAIM_TAG: Final = (LAYER_CLASSES - 1) * 2 + 1
 GOODBYE_EVERY: Final = 50 * MILLISECOND
 """How often a GOODBYE is repeated while a peer may not have heard it, for the same reason."""
@@ -92,7 +94,7 @@ class Engine:
         self._unclaimed: dict[int, int] = {}
         self._claims: dict[int, dict[int, str]] = {}
         self._retired = 0
-        self._ended: set[int] = set()
+        self._ended: dict[int, str] = {}
         self._error: BaseException | None = None
         self._aborts: list[tuple[int, Farewell]] = []
         self._goodbye: int | None = None
@@ -112,7 +114,7 @@ class Engine:
         self._unclaimed[number] = now + CLAIM_AFTER
         try:
             for peer, claim in self._claims.pop(number, {}).items():
-                self._compare(collective, peer, claim)
+                self._compare(number, collective.claim, peer, claim)
             collective.start(now)
             for event in self._early.pop(number, ()):
                 self._give(collective, event, now)
@@ -293,11 +295,21 @@ class Engine:
                 f"rank {event.peer} and rank {self.rank} call the collective with different arguments: {describe(event.message)} "
                 f"has {event.length} bytes there, {event.expected} here"
             )
-        elif isinstance(event, MessageUnknown) and phase_of(event.message) != Phase.RAW:
-            raise MismatchError(
-                f"rank {event.peer} has finished operation {operation_of(event.message)} and knows nothing of its "
-                f"{describe(event.message)}, which rank {self.rank} sends: ranks call collectives with different arguments"
-            )
+        elif isinstance(event, MessageUnknown):
+            self._on_unknown(event)
+
+    def _on_unknown(self, event: MessageUnknown) -> None:
+        """A peer has finished an operation of which something is on its way to it, or, if that was a claim, from it."""
+        number, what = operation_of(event.message), event.message
+        if phase_of(what) == Phase.RAW:
+            owed = [message for message in self.endpoint.flow(event.peer).expected if operation_of(message) == number]
+            if not owed:
+                return
+            what = owed[0]
+        raise MismatchError(
+            f"rank {event.peer} has finished operation {number} without {describe(what)}, for which rank {self.rank} waits: "
+            "ranks call collectives with different arguments"
+        )
 
     def _on_received(self, event: MessageReceived, now: int) -> None:
         if self._error is not None:
@@ -306,9 +318,12 @@ class Engine:
         collective = self._running.get(number)
         if phase_of(event.message) == Phase.RAW:
             claim = event.data.tobytes().decode(errors="replace")
-            if collective is not None:
-                self._compare(collective, event.peer, claim)
-            elif self.serve is None and number not in self._ended:
+            if not claim:
+                # A parameter server only asks whether the call goes on here; had it ended long ago, the transport would say so.
+                return
+            if collective is not None or number in self._ended:
+                self._compare(number, self._ended[number] if collective is None else collective.claim, event.peer, claim)
+            elif self.serve is None:
                 self._claims.setdefault(number, {})[event.peer] = claim
             return
         if collective is None and self.serve is not None:
@@ -316,7 +331,13 @@ class Engine:
             if collective is not None:
                 self._running[number] = collective
                 self._deadlines[number] = now + int(self.policy.timeouts.operation_s * SECOND)
+                self._unclaimed[number] = now + CLAIM_AFTER
                 collective.start(now)
+        if collective is None and number in self._ended:
+            raise MismatchError(
+                f"rank {event.peer} sent {describe(event.message)} of {event.data.size} bytes, but rank {self.rank} has finished "
+                f"operation {number} without it ({self._ended[number]}): ranks call collectives with different arguments"
+            )
         if collective is None:
             self._early.setdefault(number, []).append(event)
             return
@@ -342,10 +363,9 @@ class Engine:
             if peer != self.rank and peer not in self.left:
                 self.endpoint.send(peer, message, payload, tags=np.full(1, CLAIM_TAG, np.uint8), bound=0, now=now)
 
-    def _compare(self, collective: Collective, peer: int, claim: str) -> None:
-        if claim != collective.claim:
-            both = f"rank {self.rank} as {collective.claim}, rank {peer} as {claim}"
-            raise MismatchError(f"ranks call operation {collective.number} differently: {both}")
+    def _compare(self, number: int, mine: str, peer: int, claim: str) -> None:
+        if claim != mine:
+            raise MismatchError(f"ranks call operation {number} differently: rank {self.rank} as {mine}, rank {peer} as {claim}")
 
     def _reap(self, number: int) -> None:
         collective = self._running.get(number)
@@ -356,10 +376,10 @@ class Engine:
         self._unclaimed.pop(number, None)
         if self.serve is not None:
             return
-        self._ended.add(number)
-        while (self._retired + 1) & MASK in self._ended:
+        self._ended[number] = collective.claim
+        while len(self._ended) > HISTORY and (self._retired + 1) & MASK in self._ended:
             self._retired = (self._retired + 1) & MASK
-            self._ended.discard(self._retired)
+            del self._ended[self._retired]
             self.endpoint.retire(self._retired)
 
     # -- failure -------------------------------------------------------------------------------------------------------------

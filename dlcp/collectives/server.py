@@ -41,7 +41,7 @@ class ServedAllReduce(Collective):
 
     def __init__(self, wires: Wires, number: int, contributors: Sequence[int]) -> None:
         handle = Operation(f"operation {number} served to ranks {list(contributors)}")
-        super().__init__(wires, number, handle, "", ())
+        super().__init__(wires, number, handle, "", contributors)
         self._contributors = tuple(contributors)
         self._first: MessageReceived | None = None
         self._parts: dict[int, PartReduction] = {}

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from dlcp.errors import MismatchError
 from dlcp.policy import Policy
+from dlcp.transport.events import message_id
 from dlcp.transport.virtual import Weather
+from dlcp.wire.header import Phase
 from tests.collectives.virtual_job import STRIDE, Job
 
 F32, F64 = np.float32, np.float64
@@ -116,17 +118,36 @@ def test_different_roots():
     assert_mismatch(job, [broadcast_of(5, 0), broadcast_of(5, 0), broadcast_of(5, 2)])
 
 
-def test_a_rank_that_finds_a_message_of_an_operation_it_has_finished_says_so():
-    """The number of parts is in every message's identity, folded into three bits, so some pairs are not told apart by it.
+@pytest.mark.parametrize("later", [0, 10, 100])
+def test_a_rank_that_has_finished_tells_those_who_wait_in_vain(later):
+    """The number of parts is in every message's identity, but folded into three bits: some pairs it does not tell apart.
 
-    Here rank 0 has one part of each shard and rank 1 has eight, so their numbers fold alike, and all that rank 0 expects comes: it
-    ends with a result that is not what was asked for, as nothing at all can tell.  But rank 1 waits for more, and must not do so
-    until the operation timeout.
+    Rank 0 has one part and rank 1 has eight, which fold alike, and all that rank 0 expects comes: it ends, with the sum of what
+    both gave for these elements.  But rank 1 waits for more, and must not do so until the operation timeout.
     """
     job = Job(2, policies=SMALL, algorithm="ps", servers=1)
-    operations = [reduce_of(4 * E)(job.communicators[0]), reduce_of(32 * E)(job.communicators[1])]
-    job.run(operations[:1])
-    assert operations[0].exception() is None
-    barriers = [c.barrier_async() for c in job.communicators]
-    errors, seconds = job.errors([operations[1], *barriers], limit_s=700)
-    print(errors, seconds)
+    first = [reduce_of(4 * E)(job.communicators[0]), reduce_of(32 * E)(job.communicators[1])]
+    job.run(first[:1])
+    assert first[0].exception() is None
+    more = [c.allreduce_async(np.ones(1, F32)) for _ in range(later) for c in job.communicators]
+    errors, seconds = job.errors([first[1], *more, job.communicators[0].barrier_async()], limit_s=700)
+    assert isinstance(errors[0], MismatchError) and isinstance(errors[-1], MismatchError)
+    if later < 64:
+        assert "operation 1 differently" in str(errors[0])
+        assert "256 elements" in str(errors[0]) and "2048 elements" in str(errors[0])
+    else:
+        assert "rank 0 has finished operation 1 without operation 1, push" in str(errors[0])
+    assert seconds < 1.5
+
+
+def test_a_message_of_an_operation_that_is_long_over():
+    """Beyond the history the transport answers that it is over, and then the sender knows."""
+    job = Job(2, policies=SMALL)
+    for _ in range(100):
+        job.run([c.barrier_async() for c in job.communicators])
+    node = job.nodes[1]
+    payload, tags = np.zeros(STRIDE, np.uint8), np.zeros(1, np.uint8)
+    node.endpoint.send(0, message_id(3, Phase.PUSH, 0x11, 9), payload, tags=tags, bound=0, now=job.network.now)
+    assert job.network.run(lambda: all(n.error for n in job.nodes.values()))
+    for node in job.nodes.values():
+        assert isinstance(node.error, MismatchError) and "rank 0 has finished operation 3" in str(node.error)
