@@ -29,7 +29,6 @@ from torch.utils.data import BatchSampler, DistributedSampler, TensorDataset
 from dlcp.errors import ConfigError, DLCPError
 from dlcp.policy import Policy
 from dlcp.torch import DLCPState
-from dlcp.udp.faults import FaultPlan
 from examples.checkpoint import load_latest, save
 from examples.data import SYMBOLS, Split, load_digits, load_text
 from examples.models import CharModel, DigitsNet
@@ -75,7 +74,7 @@ def carry_dlcp(model: DistributedDataParallel, optimizer: Optimizer, options: ar
         policy=Policy.from_toml(options.policy) if options.policy else Policy(),
         algorithm=options.algorithm,
         host=options.host,
-        faults=FaultPlan.parse(options.faults) if options.faults else None,
+        faults=options.faults,
     )
     state.attach(model)
     return Carrier(optimizer, state.guard, state)

@@ -86,8 +86,10 @@ class LayerClasses:
             self._recorded = list(order)
             self._assign(self._recorded)
 
-    def observe(self, layout: BucketLayout, last: bool) -> None:
+    def observe(self, layout: BucketLayout, first: bool, last: bool) -> None:
         """Takes note of a bucket as it becomes ready, and learns from the whole pass with the last one."""
+        if first:  # a pass that failed half-way leaves something behind
+            self._current = []
         self._current.append(layout)
         if not last:
             return

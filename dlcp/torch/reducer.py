@@ -153,7 +153,7 @@ class Reducer:
         buffer = bucket.buffer()
         layout = self._layout(bucket.parameters())
         layout.check(buffer)
-        self._classes.observe(layout, bucket.is_last())
+        self._classes.observe(layout, bucket.index() == 0, bucket.is_last())
         with self._changed:
             self._changed.wait_for(lambda: self._in_flight < self._max_in_flight or self.error is not None)
             self.check()

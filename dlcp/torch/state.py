@@ -22,10 +22,10 @@ from dlcp.torch.checkpoint import pack_state, unpack_state
 from dlcp.torch.layout import LayerClasses, ParameterNames
 from dlcp.torch.reducer import Reducer
 from dlcp.torch.resync import Resynchronizer
+from dlcp.udp.faults import FaultPlan
 
 if TYPE_CHECKING:
     from dlcp.store import Store
-    from dlcp.udp.faults import FaultPlan
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class DLCPState:
         servers: int = 0,
         host: str = "127.0.0.1",
         port: int = 0,
-        faults: FaultPlan | None = None,
+        faults: FaultPlan | str | None = None,
         model: nn.Module | None = None,
         max_in_flight: int = 2,
     ) -> Self:
@@ -105,7 +105,7 @@ class DLCPState:
             servers: Number of dedicated servers, for ``ps``.
             host: Address of this rank that the others can reach; the default serves ranks on one machine.
             port: UDP port; 0 takes a free one.
-            faults: Loss, delay and so on to inject into outgoing packets.
+            faults: Loss, delay and so on to inject into outgoing packets, for example ``drop=0.01``.
             model: See the class.
             max_in_flight: See the class.
 
@@ -127,7 +127,7 @@ class DLCPState:
             port=port,
             algorithm=algorithm,
             servers=servers,
-            faults=faults,
+            faults=FaultPlan.parse(faults) if isinstance(faults, str) else faults,
         )
         state.bind(communicator)
         state._owned = True

@@ -86,8 +86,10 @@ CASES = {
     "device": ({"device": True}, {}),
     "device-static-view": ({"device": True}, {"static_graph": True, "gradient_as_bucket_view": True}),
     "float64": ({"dtype": torch.float64}, {}),
+    "bfloat16": ({"dtype": torch.bfloat16}, {}),
     "frozen": ({"frozen": True}, {}),
     "unused": ({"unused": True}, {"find_unused_parameters": True}),
+    # pytorch issue 69031: both together.
     "unused-no_sync": ({"unused": True, "no_sync": True}, {"find_unused_parameters": True}),
     "no_sync-view": ({"no_sync": True}, {"gradient_as_bucket_view": True}),
 }

@@ -1,5 +1,7 @@
 """What goes wrong on one rank: a typed error out of backward() on every rank, and a model that is as it was."""
 
+import atexit
+import contextlib
 import copy
 import importlib.util
 import os
@@ -101,6 +103,25 @@ def test_errors_keep_their_type_in_the_first_pass_of_a_static_graph():
     others, own = run_ranks(one_raises_at_once)
     assert own[0] == "LookupError"
     assert others[0] == "RemoteError" and "no data" in others[1]
+
+
+def leaves(rank, world):
+    """Rank 1's exception is caught by nobody, and nobody closes anything: the interpreter ends."""
+    patient = Policy.from_dict({"timeouts": {"peer_s": 60.0}})
+    ddp, state = model_and_state(policy=patient)
+    step(ddp)
+    step(ddp)
+    if rank == 1:
+        with contextlib.suppress(LookupError), state.guard():
+            raise LookupError("out of cheese")
+        atexit._run_exitfuncs()
+        return None
+    return outcome(state, ddp, lambda: step(ddp))
+
+
+def test_an_interpreter_that_ends_has_told_the_others():
+    kind, text, rank = run_ranks(leaves)[0]
+    assert kind == "RemoteError" and "out of cheese" in text and rank == 1
 
 
 def one_dies(rank, world):

@@ -74,7 +74,7 @@ def drifts(rank, world):
     """Loses results on the way back, so that replicas drift, and repairs them every third step."""
     model = net()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.02)
-    faults = FaultPlan.parse("drop=0.08,type=data,protected=no;seed=5")
+    faults = "drop=0.08,type=data,protected=no;seed=5"
     state = DLCPState.from_process_group(policy=policy(push=0.1, pull=0.1, resync_steps=3), faults=faults)
     state.attach(ddp)
     data = torch.Generator().manual_seed(rank)

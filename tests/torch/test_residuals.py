@@ -93,6 +93,7 @@ def conserve(rank, world, ddp_options, branches, wrapper):
     ids=["plain", "view", "static", "unused", "unused-view"],
 )
 def test_mass_is_conserved_to_the_last_bit_across_the_rebuild_of_buckets(ddp_options, branches):
+    """pytorch issue 51427: PowerSGD kept its memory by bucket, and mixed it up when DDP rebuilt them."""
     (first, buckets, metrics), (second, *_) = run_ranks(conserve, ddp_options, branches, None)
     lost = 0
     for name, (given, got, owed) in first.items():

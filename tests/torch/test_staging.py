@@ -157,23 +157,24 @@ def test_classes_follow_the_best_known_order():
     classes = LayerClasses(names, 4)
     # The first pass: the last bucket is the front of the model, but inside a bucket the order is the model's.
     back, front = layouts(names, [c, d], [a, b])
-    classes.observe(back, False)
+    classes.observe(back, True, False)
+    classes.observe(back, True, False)  # once more: the first pass ended there
     assert classes.of("parameter.0") == 0, "nothing is known yet"
-    classes.observe(front, True)
+    classes.observe(front, False, True)
     of = {key: classes.of(names(parameter)) for key, parameter in zip("abcd", (a, b, c, d), strict=True)}
     assert of == {"a": 3, "b": 2, "c": 1, "d": 0}
     version = classes.version
     for layout, last in ((back, False), (front, True)):
-        classes.observe(layout, last)
+        classes.observe(layout, not last, last)
     assert classes.version == version, "the same buckets again are no news"
     # Rebuilt: buckets hold gradients as they become ready, the last layer's first.  This model runs d, b, c, a.
     for layout, last in zip(layouts(names, [a, c], [b, d]), (False, True), strict=True):
-        classes.observe(layout, last)
+        classes.observe(layout, not last, last)
     of = {key: classes.of(names(parameter)) for key, parameter in zip("abcd", (a, b, c, d), strict=True)}
     assert of == {"d": 3, "b": 2, "c": 1, "a": 0}
     # A recorded order decides, whatever buckets say later.
     classes.record([names(p) for p in (b, a, d, c)])
     for layout, last in zip(layouts(names, [c], [d, a, b]), (False, True), strict=True):
-        classes.observe(layout, last)
+        classes.observe(layout, not last, last)
     of = {key: classes.of(names(parameter)) for key, parameter in zip("abcd", (a, b, c, d), strict=True)}
     assert of == {"b": 3, "a": 2, "d": 1, "c": 0}
