@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dlcp.errors import ConfigError
 from dlcp.topology.builders import SHAPES, fields_of, shape
 from dlcp.topology.description import Topology
+from dlcp.units import Delay
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -29,6 +30,7 @@ examples:
 """
 
 _MOST_ROWS: Final = 24
+_LINK_KEYS: Final = ("rate", "delay", "buffer", "loss", "mtu", "metric")
 
 
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,9 +68,7 @@ def _add_kind(kinds: _SubParsersAction[argparse.ArgumentParser], kind: str) -> N
     parser.add_argument("file", nargs="?", type=Path, help="write here instead of standard output; never overwrites")
     parser.add_argument("--name", default=kind, help="what the network is called (%(default)s)")
     parser.add_argument("--comments", action="store_true", help="explain every key in the file")
-    parser.add_argument(
-        "--json", action="store_true", help="one JSON document: name, digest, topology; with FILE, written and digest"
-    )
+    parser.add_argument("--json", action="store_true", help="one JSON document: digest, and the topology or the file")
     for field in dataclasses.fields(section):
         described = field.metadata["kind"]
         default = described.dump(field.default)
@@ -119,7 +119,7 @@ def _make(args: argparse.Namespace) -> int:
     text = topology.to_toml(comments=args.comments)
     if args.file is None:
         if args.json:
-            _print_json({"name": topology.name, "digest": topology.digest(), "topology": topology.to_dict()})
+            _print_json({"digest": topology.digest(), "topology": topology.to_dict()})
         else:
             sys.stdout.write(text)
         return 0
@@ -131,7 +131,7 @@ def _make(args: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(args.file, "(file)", f"cannot be written: {error.strerror}", "a writable place") from None
     if args.json:
-        _print_json({"written": str(args.file), "digest": topology.digest()})
+        _print_json({"file": str(args.file), "digest": topology.digest()})
     else:
         print(f"wrote {args.file}: {_counts(topology)}")
     return 0
@@ -154,14 +154,9 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _counts(topology: Topology) -> str:
-    words = (
-        ("host", len(topology.hosts)),
-        ("switch", len(topology.switches)),
-        ("link", len(topology.links)),
-        ("rank", topology.world),
-    )
-    plural = {"switch": "switches"}
-    return ", ".join(f"{count} {word if count == 1 else plural.get(word, word + 's')}" for word, count in words)
+    numbers = (len(topology.hosts), len(topology.switches), len(topology.links), topology.world)
+    words = (("host", "hosts"), ("switch", "switches"), ("link", "links"), ("rank", "ranks"))
+    return ", ".join(f"{number} {word[number != 1]}" for number, word in zip(numbers, words, strict=True))
 
 
 def _print_tables(topology: Topology, summary: dict[str, Any], most: int | None) -> None:
@@ -181,10 +176,8 @@ def _print_tables(topology: Topology, summary: dict[str, Any], most: int | None)
     say("oversubscription", ratio(summary["oversubscription"]))
     if far:
         ways = f"{far['paths']} path{'s' if far['paths'] != 1 else ''} of {far['links']} links"
-        say(
-            "farthest",
-            f"{far['from']} to {far['to']}: {ways}, {1e6 * far['delay_s']:.6g} us one way, {rate(far['capacity_bps'])}",
-        )
+        delay = f"{Delay(round(far['delay_s'] * 10**12))} one way"
+        say("farthest", f"{far['from']} to {far['to']}: {ways}, {delay}, {rate(far['capacity_bps'])}")
     domains = [spans(domain) for domain in summary["fast_domains"]]
     if domains:
         shown = domains if most is None else domains[:most]
@@ -197,10 +190,9 @@ def _print_tables(topology: Topology, summary: dict[str, Any], most: int | None)
     _print_table(
         console,
         "links",
-        ("count", "tiers", "rate", "delay", "buffer", "loss", "MTU", "metric"),
+        ("count", "tiers", *_LINK_KEYS),
         [
-            (str(kind["count"]), f"{kind['tier']}-{kind['to_tier']}", kind["rate"], kind["delay"], kind["buffer"])
-            + (f"{kind['loss']:g}", str(kind["mtu"]), str(kind["metric"]))
+            (str(kind["count"]), f"{kind['tier'] or 'host'}-{kind['to_tier'] or 'host'}", *(str(kind[key]) for key in _LINK_KEYS))
             for kind in summary["link_kinds"]
         ],
         most,

@@ -1,7 +1,7 @@
 """Draws small topologies with plain characters.
 
-Switches stand in rows by their distance from the hosts.  A switch of the row above is a horizontal line with an ``o`` over each switch
-that it is linked to (a digit instead, if by several links); a line without a name joins two switches of the same row.
+Switches stand in rows by their distance from the hosts.  A switch of the row above is a horizontal line with an ``o`` over each
+switch that it is linked to (a digit instead, if by several links); a line without a name joins two switches of the same row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def draw(topology: Topology, width: int = 100) -> str:
         drawn |= {frozenset((upper, name)) for upper, joints in lanes for name, count in joints if upper and count}
         drawn |= set(_peers(row, number))
         lines += _rails(lanes, margin, cell, len(row))
-        lines.append(" " * margin + "".join(name.center(cell) for name in row))
+        if lanes or row is rows[-1]:  # the names of the topmost row stand at its lines
+            lines.append(" " * margin + "".join(name.center(cell) for name in row))
         above = row
     deepest = max((len(below[name]) for name in row), default=0)
     for depth in range(deepest):
