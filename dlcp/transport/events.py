@@ -98,9 +98,7 @@ class PeerLeft:
     peer: int
 
 
-Event = (
-    MessageReceived | MessageSent | MessageRefused | MessageUnknown | PeerReached | PeerSilent | PeerAborted | PeerLeft
-)
+Event = MessageReceived | MessageSent | MessageRefused | MessageUnknown | PeerReached | PeerSilent | PeerAborted | PeerLeft
 
 
 def message_id(operation: int, phase: int, dtype: int, part: int) -> int:

@@ -238,8 +238,10 @@ class Peer:
         if progress < 0 or ahead(highest, self.next_sequence - 1) > 0:
             return False
         received = ahead(body["received"], self._reported_received)
-        if received < 0:
+        if received < 0 and progress == 0:
             return False
+        # More is known to have arrived, yet fewer packets in all: what was believed before was wrong.  Start from here.
+        received = max(received, 0)
         limited = self._blocked_by_window or self.in_flight >= int(self.control.window) // 2
         marked = max(ahead((body["marked"] + body["trimmed"]) & MASK, self._reported_marked), 0)
         rtt: int | None = None

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+
+IMPLAUSIBLE: Final = 16
+"""Multiple of the longest probe timeout that no round trip reaches."""
+
 
 class RttEstimator:
     """Smoothed round-trip time of one path, in nanoseconds.
@@ -21,8 +27,14 @@ class RttEstimator:
         self._ceiling = max(ceiling_ns, floor_ns)
 
     def sample(self, rtt_ns: int) -> None:
-        """Takes one measured round trip; a value below 1 µs (clock granularity) counts as 1 µs."""
+        """Takes one measured round trip.
+
+        A value below 1 µs (clock granularity) counts as 1 µs; one of many times the longest probe timeout is no round trip but a
+        mistake, and would slow the pacer down for as long, so it is ignored.
+        """
         rtt_ns = max(rtt_ns, 1_000)
+        if rtt_ns > IMPLAUSIBLE * self._ceiling:
+            return
         if self.minimum is None:
             self.minimum = rtt_ns
             self.smoothed = rtt_ns
