@@ -25,6 +25,9 @@ from dlcp.wire.header import CONTROL_CLASS, HEADER, HEADER_BYTES
 
 Bytes = NDArray[np.uint8]
 
+SCATTER_BYTES: Final = 4096
+"""Runs shorter than this on average are placed by one indexed assignment a frame: a slice for each costs more than copying."""
+
 UNKNOWN_TAG: Final = CONTROL_CLASS * 2 + 1
 _TAG_SHIFT: Final = HEADER.slots["protected"].shift
 assert HEADER.slots["priority"].shift == _TAG_SHIFT + 1, "class and protection are neighbours, so that their bits are a tag"
@@ -164,7 +167,7 @@ class IncomingMessage:
         here: slice | NDArray[np.int64] = slice(first, first + count) if dense else indices
         if self.have[here].any():
             return False
-        if len(runs) > 4 and len(runs) * 4 > count:
+        if len(runs) > 4 and count * self.stride < SCATTER_BYTES * len(runs):
             self._scatter(frames, runs, indices)
         else:
             self._slide(frames, runs)
@@ -186,10 +189,15 @@ class IncomingMessage:
     def _scatter(self, frames: list[Frames], runs: list[tuple[int, int, int, int]], indices: NDArray[np.int64]) -> None:
         """Packets of mixed tags interleave: one indexed assignment a frame beats one slice a run."""
         at = 0
-        for frame, stretch in itertools.groupby(runs, key=lambda run: run[0]):
-            rows = np.concatenate([np.arange(start, stop) for _, start, stop, _ in stretch])
-            self._copy(frames[frame].data[rows, HEADER_BYTES:], indices[at : at + rows.size], False)
-            at += rows.size
+        for frame, group in itertools.groupby(runs, key=lambda run: run[0]):
+            stretch = list(group)
+            first, last = stretch[0][1], stretch[-1][2]
+            count = sum(stop - start for _, start, stop, _ in stretch)
+            rows: slice | NDArray[np.int64] = slice(first, last)
+            if last - first != count or any(a[2] != b[1] for a, b in itertools.pairwise(stretch)):
+                rows = np.concatenate([np.arange(start, stop) for _, start, stop, _ in stretch])
+            self._copy(frames[frame].data[rows, HEADER_BYTES:], indices[at : at + count], False)
+            at += count
 
     def _account(self, here: slice | NDArray[np.int64], count: int, protected: NDArray[np.bool_], now: int) -> None:
         self.have[here] = True

@@ -31,6 +31,9 @@ _FLAGS_BYTE: Final = HEADER.slots["priority"].byte
 _PRIORITY_SHIFT: Final = HEADER.slots["priority"].shift
 _PROTECTED_BIT: Final = 1 << HEADER.slots["protected"].shift
 _RETRANSMISSION_BIT: Final = 1 << HEADER.slots["retransmission"].shift
+_AGAIN: Final = CONTROL_CLASS << _PRIORITY_SHIFT | _RETRANSMISSION_BIT
+_FLAGS: Final = np.array([(tag >> 1) << _PRIORITY_SHIFT | (tag & 1) * _PROTECTED_BIT for tag in range(16)], np.uint8)
+"""The header's flags byte for each tag."""
 _OFFSET_WORD: Final = HEADER.slots["offset"].byte // 4
 _SEQUENCE_WORD: Final = HEADER.slots["sequence"].byte // 4
 _TIMESTAMP_WORD: Final = HEADER.slots["timestamp"].byte // 4
@@ -77,7 +80,9 @@ class OutgoingMessage:
 
     __slots__ = (
         "_described",
+        "_one_class",
         "_rounds",
+        "_short",
         "_template",
         "_uniform",
         "attempt",
@@ -131,7 +136,9 @@ class OutgoingMessage:
         self.probe_priority = CONTROL_CLASS
         self.ticket = 0
         self.queued_urgency = 0
+        self._short = self.length != self.packets * stride
         self._uniform = self.packets == 1 or bool((tags == tags[0]).all())
+        self._one_class = self._uniform or bool((tags >> 1 == tags[0] >> 1).all())
         queue = np.arange(self.packets, dtype=np.int64)
         if not self._uniform:
             queue = np.argsort(-tags.astype(np.int16), kind="stable").astype(np.int64)
@@ -167,38 +174,49 @@ class OutgoingMessage:
         return int(self.tags[top.queue[top.cursor]]) >> 1
 
     def take(self, limit: int) -> tuple[NDArray[np.int64], bool]:
-        """Hands out at most ``limit`` packet indices that may share one burst: same tag, short last packet last.
+        """Hands out the next packets of one round and one class, at most ``limit``.
+
+        Behind the class another message may be more urgent.
 
         Returns:
-            ``int64[n]`` with n >= 1, and whether they are retransmissions.
+            ``int64[n]`` packet indices with n >= 1, and whether they are retransmissions.
         """
         top = self._rounds[-1]
         chosen = top.queue[top.cursor : top.cursor + limit]
-        # One tag in ascending order needs no look at each packet.
-        if chosen.size > 1 and (top.retransmission or not self._uniform):
-            if not self._uniform:
-                # Retransmissions share a class, but ECN still tells protected ones from droppable ones.
-                tags = self.tags[chosen] & 1 if top.retransmission else self.tags[chosen]
-                differs = np.flatnonzero(tags != tags[0])
-                if differs.size:
-                    chosen = chosen[: int(differs[0])]
-            # UDP segmentation allows a shorter datagram only at the end of a super-packet.
-            last = np.flatnonzero(chosen == self.packets - 1)
-            if last.size:
-                chosen = chosen[: int(last[0]) + 1]
+        if not (self._one_class or top.retransmission) and chosen.size > 1:
+            classes = self.tags[chosen] >> 1
+            if classes[0] != classes[-1]:
+                chosen = chosen[: int((classes != classes[0]).argmax())]
         top.cursor += int(chosen.size)
         self.remaining -= int(chosen.size)
         if top.cursor == top.queue.size:
             self._rounds.pop()
         return chosen, top.retransmission
 
-    def tag_of(self, index: int, retransmission: bool) -> tuple[int, bool]:
-        """Returns class and protection with which packet ``index`` travels."""
-        tag = int(self.tags[index])
-        return (CONTROL_CLASS if retransmission else tag >> 1), bool(tag & 1)
+    def stretches(self, indices: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """Cuts what :meth:`take` returned where the tag changes, and behind the message's short last packet.
+
+        Segmentation offload sends datagrams of one size and one ToS, of which only the last may be shorter.
+
+        Returns:
+            (first, one past the last, tag) of each stretch, as positions in ``indices``.
+        """
+        count = int(indices.size)
+        if self._uniform:
+            cuts: list[int] = []
+        else:
+            tags = self.tags[indices]
+            cuts = (np.flatnonzero(tags[1:] != tags[:-1]) + 1).tolist()
+        if self._short and count > 1 and not (self._uniform and indices[-1] == self.packets - 1):
+            short = np.flatnonzero(indices[:-1] == self.packets - 1)
+            if short.size:
+                cuts = sorted({*cuts, int(short[0]) + 1})
+        bounds = [0, *cuts, count]
+        firsts = self.tags[indices[bounds[:-1]]].tolist()
+        return list(zip(bounds[:-1], bounds[1:], firsts, strict=True))
 
     def headers(self, indices: NDArray[np.int64], retransmission: bool, sequence: int, timestamp: int) -> Bytes:
-        """Builds ``uint8[n, 48]`` headers for ``indices`` (all of one tag), numbered from ``sequence``."""
+        """Builds ``uint8[n, 48]`` headers for ``indices``, numbered from ``sequence``."""
         count = int(indices.size)
         headers = np.empty((count, HEADER_BYTES), np.uint8)
         headers[:] = self._template
@@ -206,17 +224,18 @@ class OutgoingMessage:
         words[:, _OFFSET_WORD] = indices * self.stride
         words[:, _SEQUENCE_WORD] = np.arange(sequence, sequence + count, dtype=np.int64) & 0xFFFFFFFF
         words[:, _TIMESTAMP_WORD] = timestamp
-        priority, protected = self.tag_of(int(indices[0]), retransmission)
-        headers[:, _FLAGS_BYTE] = (
-            priority << _PRIORITY_SHIFT | (_PROTECTED_BIT if protected else 0) | (_RETRANSMISSION_BIT if retransmission else 0)
-        )
+        tags = self.tags[0] if self._uniform else self.tags[indices]
+        if retransmission:
+            headers[:, _FLAGS_BYTE] = (tags & 1) * np.uint8(_PROTECTED_BIT) | np.uint8(_AGAIN)
+        else:
+            headers[:, _FLAGS_BYTE] = _FLAGS[tags]
         return seal(headers)
 
     def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the payload bytes of each packet of a burst, of which only the last may be the message's short one."""
+        """Returns the payload bytes of each packet."""
         sizes = np.full(indices.size, self.stride, np.int64)
-        if indices[-1] == self.packets - 1:
-            sizes[-1] = self.length - (self.packets - 1) * self.stride
+        if self._short:
+            sizes[indices == self.packets - 1] = self.length - (self.packets - 1) * self.stride
         return sizes
 
     def probe(self, sequence: int, timestamp: int) -> Bytes:

@@ -25,7 +25,7 @@ from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.packets import Burst, control_burst
 from dlcp.transport.peer import Peer
 from dlcp.transport.serial import ahead
-from dlcp.wire.header import OVER, REPORT_BODY
+from dlcp.wire.header import CONTROL_CLASS, OVER, REPORT_BODY
 
 TRANSMIT_BYTES: Final = 2 << 20
 """What one call hands out at most, so that receiving gets its turn."""
@@ -42,6 +42,7 @@ class Sender:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._order = 0
+        self._tos = [core.policy.tos(priority, bool(protected)) for priority in range(8) for protected in (0, 1)]
         ranks = sorted(core.peers)
         # Start at the next rank up: if all started at rank 0, it would receive from everybody at once.
         split = sum(rank < core.identity.rank for rank in ranks)
@@ -95,23 +96,27 @@ class Sender:
             return 0
         allowance = min(flow.allowance(now), max(budget // self._core.packet_bytes, 1))
         used = 0
-        policy = self._core.policy
         timestamp = microseconds(now)
         while allowance > 0 and message is not None:
             indices, again = message.take(allowance)
             count = int(indices.size)
-            priority, protected = message.tag_of(int(indices[0]), again)
-            burst = Burst(
-                flow.rank,
-                policy.tos(priority, protected),
-                message.headers(indices, again, flow.number(count, now), timestamp),
-                message.payload,
-                indices * message.stride,
-                message.sizes(indices),
-            )
-            bursts.append(burst)
-            self._core.counters["retransmitted" if again else f"sent_class_{priority}"] += count
-            used += burst.wire_bytes
+            headers = message.headers(indices, again, flow.number(count, now), timestamp)
+            sizes = message.sizes(indices)
+            offsets = indices * message.stride
+            for start, stop, tag in message.stretches(indices):
+                priority = CONTROL_CLASS if again else tag >> 1
+                bursts.append(
+                    Burst(
+                        flow.rank,
+                        self._tos[priority * 2 + (tag & 1)],
+                        headers[start:stop],
+                        message.payload,
+                        offsets[start:stop],
+                        sizes[start:stop],
+                    )
+                )
+                self._core.counters["retransmitted" if again else f"sent_class_{priority}"] += stop - start
+            used += headers.size + int(sizes.sum())
             allowance -= count
             probed = None if message.remaining else message
             flow.requeue(message)
