@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dlcp.bench.candidates import Candidate, DlcpCandidate, GlooCandidate, StreamCandidate
 from dlcp.bench.crew import Crew, Worker
 from dlcp.bench.data import Data, Residuals
-from dlcp.bench.meters import CpuMeter, MemoryLedger
+from dlcp.bench.meters import CpuMeter, MemoryLedger, take_stock
 from dlcp.bench.numbers import counted, difference, turns
 from dlcp.bench.server import Server
 from dlcp.collectives.communicator import Algorithm, Communicator
@@ -75,9 +75,8 @@ class Measured:
     Attributes:
         times: Seconds of each turn.
         cpu_s: CPU seconds of all ranks, summed over turns.
-        held: Bytes held at the end, the rank that holds most.
-        peak: Most bytes at any moment, the rank with most; None if unknown.
-        growth: Bytes by which ``held`` grew during the measured turns, the rank where it grew most.
+        held: Bytes held after the warm-up, in the rank that holds most; None without a warm-up.
+        peak: Most bytes at any moment of set-up and warm-up, in the rank with most; None if unknown.
         error: Largest absolute difference, in any element, between what was contributed and what was delivered or is kept as
             residual.
         counters: What the communicator of each rank counted; with dedicated servers theirs too, and warm-up included.
@@ -86,12 +85,26 @@ class Measured:
 
     times: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
-    held: int = 0
+    held: int | None = None
     peak: int | None = None
-    growth: int = 0
     error: float | None = None
     counters: list[dict[str, Any]] = field(default_factory=list)
     stride: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that was measured.
+
+    Attributes:
+        candidates: By name.
+        peak: Most bytes of a rank at any moment of the measured turns, all candidates together; None if unknown.
+        growth: Live bytes that a rank gained in the measured turns, all candidates together, in the rank that gained most.
+    """
+
+    candidates: dict[str, Measured]
+    peak: int | None
+    growth: int
 
 
 class Rank:
@@ -115,6 +128,7 @@ class Rank:
         self._dist: Any = dist  # torch hides the stores from type checkers
         self._store = self._dist.FileStore(str(Path(folder) / "store"), settings.ranks)
         # Filled rather than empty: what the candidates are charged for must not include the first touch of these pages.
+        residuals.touch()
         self._contribution = np.ones(settings.elements, np.float32)
         self._output = np.ones(settings.elements, np.float32)
         self._open: dict[str, Candidate] = {}
@@ -131,6 +145,7 @@ class Rank:
             "settle": self._on_settle,
             "check": self._on_check,
             "counters": self._on_counters,
+            "memory": lambda _: take_stock(),
             "close": self._on_close,
         }[question["do"]]
         return act({key: value for key, value in question.items() if key != "do"})
@@ -186,7 +201,8 @@ class Rank:
 
     def _on_run(self, question: dict[str, Any]) -> dict[str, Any]:
         candidate = self._open[question["candidate"]]
-        self._ledgers[question["candidate"]].enter()
+        if question["metered"]:
+            self._ledgers[question["candidate"]].enter()
         time.sleep(max(question["at"] - time.monotonic_ns(), 0) / 1e9)
         self._cpu.start()
         begin = time.perf_counter()
@@ -195,7 +211,8 @@ class Rank:
 
     def _on_settle(self, question: dict[str, Any]) -> dict[str, Any]:
         cpu = self._cpu.stop()
-        self._ledgers[question["candidate"]].leave()
+        if question["metered"]:
+            self._ledgers[question["candidate"]].leave()
         reduction = self._reduction
         kept = self._settings.policy.loss.compensation == "error-feedback"
         if reduction is not None and reduction.lost.size and kept:
@@ -234,8 +251,8 @@ Progress = Callable[[str, int, int], None]
 """Called with what is going on, turns done, and turns in all."""
 
 
-def measure(settings: Settings, progress: Progress) -> dict[str, Measured]:
-    """Runs the benchmark and returns what was measured, by candidate.
+def measure(settings: Settings, progress: Progress) -> Outcome:
+    """Runs the benchmark and returns what was measured.
 
     It forks; see :mod:`dlcp.bench.crew` for what the calling process must not have done.
 
@@ -271,9 +288,10 @@ class _Run:
         self._done = 0
         self._turns = (settings.iterations + settings.warmup) * len(settings.candidates)
 
-    def all(self) -> dict[str, Measured]:
+    def all(self) -> Outcome:
         settings = self._settings
         limit = settings.policy.timeouts.connect_s + _OPEN_EXTRA_S
+        empty = self._crew.ask(limit, do="memory")
         for name in settings.candidates:
             self._progress(f"opening {name}", 0, self._turns)
             opened = self._crew.ask(limit, do="open", candidate=name)
@@ -282,26 +300,33 @@ class _Run:
             for name in order:
                 self._turn(name, iteration, None)
         before = {name: self._crew.ask(limit, do="counters", candidate=name) for name in settings.candidates}
+        warm = self._crew.ask(limit, do="memory")
         for iteration, order in turns(settings.candidates, settings.iterations):
             for name in order:
                 self._turn(name, settings.warmup + iteration, self._results[name])
+        late = self._crew.ask(limit, do="memory")
         for name, result in self._results.items():
             _take(result, self._crew.ask(limit, do="counters", candidate=name), before[name])
+            if not settings.warmup:
+                result.held = result.peak = None
         self._progress("closing", self._done, self._turns)
         closed = self._crew.ask(limit, do="close")
         if settings.servers:
             # What a server counted is known at its end only, so all count from the start, or packets would not add up.
             for name, result in self._results.items():
                 result.counters = [answer["counters"].get(name, {}) for answer in closed]
-        return self._results
+        peaks = [None if end["peak"] is None else end["peak"] - start["live"] for end, start in zip(late, empty, strict=True)]
+        growth = max(end["live"] - start["live"] for end, start in zip(late, warm, strict=True))
+        return Outcome(self._results, _most(peaks), growth)
 
     def _turn(self, name: str, iteration: int, result: Measured | None) -> None:
         self._progress(f"{'warming up' if result is None else 'measuring'} {name}", self._done, self._turns)
         ask, limit = self._crew.ask, self._settings.timeout_s
         ask(limit, do="load", candidate=name, iteration=iteration)
         at = time.monotonic_ns() + _START_DELAY_NS + _START_DELAY_PER_RANK_NS * self._settings.ranks
-        ran = ask(limit, do="run", candidate=name, at=at)
-        settled = ask(limit, do="settle", candidate=name)
+        metered = result is None
+        ran = ask(limit, do="run", candidate=name, at=at, metered=metered)
+        settled = ask(limit, do="settle", candidate=name, metered=metered)
         residual = any(answer["residual"] for answer in settled)
         checked = ask(limit, do="check", candidate=name, iteration=iteration, residual=residual)
         self._done += 1
@@ -318,6 +343,9 @@ def _take(result: Measured, after: Sequence[dict[str, Any]], before: Sequence[di
     """Takes over counters and memory of all ranks."""
     result.counters = [difference(late["counters"], early["counters"]) for late, early in zip(after, before, strict=True)]
     result.held = max(answer["held"] for answer in after)
-    result.growth = max(late["held"] - early["held"] for late, early in zip(after, before, strict=True))
-    peaks = [answer["peak"] for answer in after]
-    result.peak = None if None in peaks else max(peaks)
+    result.peak = _most([answer["peak"] for answer in after])
+
+
+def _most(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None

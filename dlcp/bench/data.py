@@ -40,6 +40,7 @@ class Data:
         self.ranks = ranks
         most = max((1 << _EXACT_BITS[wire]) // ranks**2, 1)
         self.pattern: Floats = (np.random.default_rng(seed).integers(0, most, elements, endpoint=True) * ranks).astype(np.float32)
+        self._scratch = np.ones(min(_CHUNK, elements), np.float64)
         self.total = np.zeros(elements, np.float32)
         for rank in range(ranks):
             _add_rolled(self.total, self.pattern, self._shift(rank, 0))
@@ -56,11 +57,14 @@ class Data:
     def error(self, iteration: int, delivered: Floats, residual: NDArray[np.float64] | None) -> float:
         """Returns the largest |contributed - delivered - residual| of all elements, in float64; infinite for NaN."""
         worst = 0.0
+        # Made once: fresh memory in between turns would blur what the candidates take.
+        scratch = self._scratch
         shift = self._shift(0, iteration)
         for begin, end, offset in ((0, shift, self.elements - shift), (shift, self.elements, -shift)):
             for start in range(begin, end, _CHUNK):
                 stop = min(start + _CHUNK, end)
-                left = self.total[start + offset : stop + offset].astype(np.float64)
+                left = scratch[: stop - start]
+                left[:] = self.total[start + offset : stop + offset]
                 left -= delivered[start:stop]
                 if residual is not None:
                     left -= residual[start:stop]
@@ -80,6 +84,10 @@ class Residuals:
     def __init__(self, elements: int) -> None:
         self.values: NDArray[np.float64] = np.frombuffer(mmap.mmap(-1, 8 * elements), np.float64)
         self._lock = multiprocessing.get_context("fork").Lock()
+
+    def touch(self) -> None:
+        """Makes all of it resident in this process, so that no candidate is charged for it."""
+        self.values.max()
 
     def add(self, reduction: Reduction) -> None:
         """Adds one rank's."""

@@ -9,6 +9,7 @@ Memory is the resident set.  The kernel keeps its peak (VmHWM), which a process 
 
 from __future__ import annotations
 
+import ctypes
 import time
 from pathlib import Path
 from typing import Final
@@ -28,14 +29,40 @@ def resident_bytes() -> tuple[int, int]:
     return sizes["VmRSS"], sizes["VmHWM"]
 
 
-class MemoryLedger:
-    """Memory that one candidate took, among several in one process.
+def live_bytes() -> int:
+    """Returns the resident set once the allocator has given back what nobody uses, so that it is what is really held."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
+    if trim is not None:
+        trim(0)
+    return resident_bytes()[0]
 
-    What grows between :meth:`enter` and :meth:`leave` is this candidate's.
+
+def reset_peak() -> bool:
+    """Makes the peak start again from what is resident now; returns whether the kernel lets us."""
+    try:
+        _CLEAR.write_text(_RESET_PEAK)
+    except OSError:
+        return False
+    return True
+
+
+def take_stock() -> dict[str, int | None]:
+    """Returns the bytes of this process that are live, and its peak since this was last called; None if nobody may reset it."""
+    peak = resident_bytes()[1]
+    live = live_bytes()
+    return {"live": live, "peak": peak if reset_peak() else None}
+
+
+class MemoryLedger:
+    """Memory that one candidate takes, among several in one process.
+
+    What grows between :meth:`enter` and :meth:`leave` is this candidate's.  Both make the allocator give back what is free, or
+    memory that one candidate has freed and another one uses would be charged to the wrong one.  The pages must then be got again,
+    which takes time, so that turns that are timed must not be metered.
 
     Attributes:
         held: Bytes it has taken so far and not given back.
-        peak: Most bytes it had at any moment, what it holds included; None if the kernel lets nobody reset the peak.
+        peak: Most bytes it had at any moment, what it holds included; None if that is not known.
     """
 
     def __init__(self) -> None:
@@ -45,18 +72,16 @@ class MemoryLedger:
 
     def enter(self) -> None:
         """The candidate's turn begins."""
-        try:
-            _CLEAR.write_text(_RESET_PEAK)
-        except OSError:
+        self._before = live_bytes()
+        if not reset_peak():
             self.peak = None
-        self._before = resident_bytes()[0]
 
     def leave(self) -> None:
         """The candidate's turn is over."""
-        now, peak = resident_bytes()
+        peak = resident_bytes()[1]
         if self.peak is not None:
             self.peak = max(self.peak, self.held + peak - self._before)
-        self.held += now - self._before
+        self.held += live_bytes() - self._before
 
 
 class CpuMeter:

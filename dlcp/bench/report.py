@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dlcp.bench.allreduce import Measured, Settings
+from dlcp.bench.allreduce import Measured, Outcome, Settings
 from dlcp.bench.candidates import stream_bytes
 from dlcp.bench.numbers import ratio_interval, summarize, total
 
@@ -64,8 +64,9 @@ def packets_by_class(counters: list[dict[str, Any]]) -> list[dict[str, int]]:
     ]
 
 
-def document(settings: Settings, results: dict[str, Measured], link_gbps: float | None) -> dict[str, Any]:
+def document(settings: Settings, outcome: Outcome, link_gbps: float | None) -> dict[str, Any]:
     """Returns the figures: those of each candidate, and what follows from them."""
+    results = outcome.candidates
     array_bytes = 4 * settings.elements
     result: dict[str, Any] = {
         "ranks": settings.ranks,
@@ -91,6 +92,8 @@ def document(settings: Settings, results: dict[str, Measured], link_gbps: float 
     result["ratio_ideal_p50"] = result["dlcp"]["p50_s"] / ideal_s
     result["packets"] = packets(results["dlcp"].counters)
     result["packets_by_class"] = packets_by_class(results["dlcp"].counters)
+    result["counters"] = total(results["dlcp"].counters).get("transport", {})
+    result["memory"] = {"peak_bytes": outcome.peak, "growth_bytes": outcome.growth}
     result["mass_error"] = results["dlcp"].error
     return result
 
@@ -103,7 +106,6 @@ def _figures(measured: Measured, array_bytes: int, iterations: int) -> dict[str,
         "cpu_s_per_gb": measured.cpu_s / (array_bytes * iterations / 1e9),
         "peak_bytes": measured.peak,
         "held_bytes": measured.held,
-        "growth_bytes": measured.growth,
         "error": measured.error,
         "times_s": measured.times,
     }
@@ -133,17 +135,16 @@ def print_tables(report: dict[str, Any]) -> None:
         highlight=False,
     )
     table = Table("", box=None)
-    for heading in ("p50 ms", "p99 ms", "min ms", "max ms", "CPU s/GB", "peak MB", "growth MB"):
+    for heading in ("p50 ms", "p99 ms", "min ms", "max ms", "CPU s/GB", "peak MB", "held MB"):
         table.add_column(heading, justify="right")
     for name, title in _titles(report).items():
         figures = report[name]
-        peak = figures["peak_bytes"]
         table.add_row(
             title,
             *(f"{1e3 * figures[key]:.1f}" for key in ("p50_s", "p99_s", "min_s", "max_s")),
             f"{figures['cpu_s_per_gb']:.2f}",
-            "?" if peak is None else f"{peak / 1e6:.1f}",
-            f"{figures['growth_bytes'] / 1e6:.1f}",
+            _megabytes(figures["peak_bytes"]),
+            _megabytes(figures["held_bytes"]),
         )
     console.print(table)
     for line in _sentences(report):
@@ -161,6 +162,10 @@ def print_tables(report: dict[str, Any]) -> None:
         if any(count for key, count in row.items() if key != "class"):
             classes.add_row(str(row["class"]), str(row["sent"]), str(row["lost"]), str(row["dropped_injected"]))
     console.print(classes)
+
+
+def _megabytes(count: int | None) -> str:
+    return "?" if count is None else f"{count / 1e6:.1f}"
 
 
 def _titles(report: dict[str, Any]) -> dict[str, str]:
@@ -185,5 +190,10 @@ def _sentences(report: dict[str, Any]) -> list[str]:
                 f"{report[f'ratio{suffix}_p99']:.2f} x (p99), and {report[f'ratio{suffix}_cpu']:.2f} x the CPU time"
             )
     lines.append(f"ideal {1e3 * report['ideal_s']:.1f} ms ({report['ideal']['method']}): {report['ratio_ideal_p50']:.2f} x that")
+    memory = report["memory"]
+    lines.append(
+        f"memory while measuring, all candidates together: at most {_megabytes(memory['peak_bytes'])} MB, "
+        f"{_megabytes(memory['growth_bytes'])} MB more at the end than at the start"
+    )
     lines.append(f"mass error {report['mass_error']:g} (largest |contributed - delivered - residual|)")
     return lines

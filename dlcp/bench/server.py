@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlcp.bench.meters import CpuMeter, MemoryLedger
+from dlcp.bench.meters import CpuMeter, MemoryLedger, take_stock
 from dlcp.bench.numbers import counted
 from dlcp.collectives.server import serve
 
@@ -44,17 +44,21 @@ class Server:
             self._threads[name].wait_until_ready()
             self._ledgers[name].leave()
         elif do == "run":
-            self._ledgers[name].enter()
+            if question["metered"]:
+                self._ledgers[name].enter()
             self._cpu.start()
             return {"seconds": 0.0}
         elif do == "settle":
             cpu = self._cpu.stop()
-            self._ledgers[name].leave()
+            if question["metered"]:
+                self._ledgers[name].leave()
             return {"cpu_s": cpu, "residual": False}
         elif do == "check":
             return {"difference": None}
         elif do == "counters":
             return {"counters": {}, "held": self._ledgers[name].held, "peak": self._ledgers[name].peak}
+        elif do == "memory":
+            return take_stock()
         elif do == "close":
             return {"counters": {name: serving.counters() for name, serving in self._threads.items()}}
         return {"stride": 0}

@@ -46,12 +46,14 @@ candidates:
                   Its p50 is ideal_s, unless --link-gbps computes that from a link's bandwidth
 
 the JSON document:
-  dlcp, gloo, ...         p50_s, p99_s, min_s, max_s, mean_s, cpu_s_per_gb, peak_bytes, held_bytes, growth_bytes, times_s
+  dlcp, gloo, ...         p50_s, p99_s, min_s, max_s, mean_s, cpu_s_per_gb, peak_bytes, held_bytes, error, times_s
   ratio_p50, ratio_p99    dlcp to gloo; ratio_lossless_p50, ..._p99: dlcp to dlcp_lossless
   ratio_p50_interval      95 % bootstrap interval
   ideal_s                 see above; ratio_ideal_p50: dlcp to that
   packets                 data packets of all ranks by verdict; sent = delivered + lost. packets_by_class: the same by class.
                           With --algorithm ps those of the servers too, and of the warm-up
+  counters                everything dlcp's transport counted, for example why a packet was refused
+  memory                  peak_bytes and growth_bytes of a rank while measuring, all candidates together
   mass_error              largest |contributed - delivered - residual| of any element in any iteration; 0 is right
 
 examples:
@@ -164,12 +166,12 @@ def _allreduce(args: argparse.Namespace) -> int:
 
         torch.set_num_threads(1)
         load = os.getloadavg()[0]
-        results = measure(settings, progress)
+        outcome = measure(settings, progress)
     report = {
         "measurement": "allreduce",
         "machine": {**machine(), "torch": torch.__version__, "load_before": load},
         "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in _arguments(args).items()},
-        **document(settings, results, args.link_gbps),
+        **document(settings, outcome, args.link_gbps),
     }
     if args.json:
         json.dump(report, sys.stdout, indent=2, allow_nan=False)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlcp.bench.allreduce import Measured, Settings
+from dlcp.bench.allreduce import Measured, Outcome, Settings
 from dlcp.bench.candidates import stream_bytes
 from dlcp.bench.crew import _raise
 from dlcp.bench.data import Data, Residuals
@@ -402,6 +402,8 @@ def test_with_loss(tmp_path):
         assert figures["p99_s"] == pytest.approx(np.percentile(figures["times_s"], 99))
         assert figures["cpu_s_per_gb"] > 0
         assert figures["held_bytes"] < 100e6
+        assert figures["peak_bytes"] is None or figures["held_bytes"] <= figures["peak_bytes"] < 100e6
+    assert report["memory"]["growth_bytes"] < 20e6
     assert report["ratio_p50"] == pytest.approx(report["dlcp"]["p50_s"] / report["gloo"]["p50_s"])
     assert report["ratio_lossless_p99"] == pytest.approx(report["dlcp"]["p99_s"] / report["dlcp_lossless"]["p99_s"])
     assert report["ratio_cpu"] == pytest.approx(report["dlcp"]["cpu_s_per_gb"] / report["gloo"]["cpu_s_per_gb"])
@@ -535,7 +537,8 @@ def test_ratios_of_what_was_not_measured_are_none():
         seed=0,
         timeout_s=1.0,
     )
-    report = document(settings, {"dlcp": Measured(times=[2.0], cpu_s=4.0, counters=[{}]), "stream": Measured(times=[1.0])}, None)
+    results = {"dlcp": Measured(times=[2.0], cpu_s=4.0, counters=[{}]), "stream": Measured(times=[1.0])}
+    report = document(settings, Outcome(results, None, 0), None)
     assert report["ratio_p50"] is None
     assert report["ratio_lossless_p50"] is None
     assert report["ratio_ideal_p50"] == 2.0
