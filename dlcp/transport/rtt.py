@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-
 IMPLAUSIBLE: Final = 16
 """Multiple of the longest probe timeout that no round trip reaches."""
 
