@@ -1,5 +1,7 @@
 """What goes wrong on one rank: a typed error out of backward() on every rank, and a model that is as it was."""
 
+import __future__
+
 import atexit
 import contextlib
 import copy
@@ -9,6 +11,7 @@ import signal
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +19,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dlcp.errors import ClosedError, ConfigError, PeerLostError, RemoteError
+from dlcp import errors
+from dlcp.errors import ClosedError, ConfigError, RemoteError
 from dlcp.policy import Policy
 from dlcp.torch import DLCPState, bf16_compress_wrapper, dlcp_hook, fp16_compress_wrapper
+from dlcp.torch.c10d import GradBucket
 from tests.torch.ranks import Died, run_ranks
 
 POLICY = Policy.from_dict({"timeouts": {"peer_s": 1.5, "connect_s": 20.0}})
@@ -144,7 +149,7 @@ def test_a_rank_that_dies_is_named_on_all_others():
 
 
 def bad_bucket(rank, world, kind):
-    def hook(state: DLCPState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(state: DLCPState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()
         if rank == 1:
             changed = {
@@ -183,7 +188,7 @@ def test_sparse_gradients_are_refused():
 def wrapper_sees(rank, world):
     """A wrapper whose own callback fails, and one that asks a future inside its callback (pytorch issue 48478)."""
 
-    def nested(state: DLCPState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def nested(state: DLCPState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         return dlcp_hook(state, bucket).then(lambda future: future.wait()).then(lambda future: future.value() * 1)
 
     ddp, state = model_and_state(hook=nested)
@@ -192,7 +197,7 @@ def wrapper_sees(rank, world):
     state.close()
     failing = []
 
-    def fails(state: DLCPState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def fails(state: DLCPState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         def callback(future):
             if failing:
                 raise LookupError("in the wrapper")
@@ -333,10 +338,7 @@ def test_pull_loss_needs_a_model_to_repair(alone):
 def test_modules_of_hooks_do_not_postpone_annotations(module):
     """DDP compares annotations with types; with the future import they are strings, and registering fails."""
     spec = importlib.util.find_spec(f"dlcp.torch.{module}")
-    with open(spec.origin) as file:  # noqa: PTH123
-        code = compile(file.read(), spec.origin, "exec", dont_inherit=True)
-    import __future__
-
+    code = compile(Path(spec.origin).read_text(), spec.origin, "exec", dont_inherit=True)
     assert not code.co_flags & __future__.annotations.compiler_flag
 
 
@@ -375,5 +377,6 @@ def test_wrappers_say_when_the_wire_is_wider(alone, wrap):
         assert ddp.module.bias.grad.tolist() == [2.0, 2.0]
 
 
-def test_nothing_is_lost_on_the_type_of_errors():
-    assert issubclass(PeerLostError, RuntimeError) is False, "guard tells transport errors from torch's by this"
+def test_guard_can_tell_errors_of_the_transport_from_those_of_torch():
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.DLCPError)]
+    assert len(kinds) > 5 and not any(issubclass(kind, RuntimeError) for kind in kinds)
