@@ -41,6 +41,9 @@ class Collective(ABC):
         handle: What the caller waits on.
         claim: What the call is, in words; the same at every rank that calls it.  Empty at a server, which does not know.
         callers: Ranks that call it.
+
+    Attributes:
+        present: Ranks that have said that they call it too, or have done so; only known when the call takes long.
     """
 
     def __init__(self, wires: Wires, number: int, handle: Operation, claim: str, callers: Sequence[int]) -> None:
@@ -49,6 +52,7 @@ class Collective(ABC):
         self.handle = handle
         self.claim = claim
         self.callers = tuple(callers)
+        self.present: set[int] = set()
 
     @abstractmethod
     def start(self, now: int) -> None:

@@ -115,6 +115,7 @@ class Engine:
         try:
             for peer, claim in self._claims.pop(number, {}).items():
                 self._compare(number, collective.claim, peer, claim)
+                collective.present.add(peer)
             collective.start(now)
             for event in self._early.pop(number, ()):
                 self._give(collective, event, now)
@@ -221,11 +222,7 @@ class Engine:
         for number, deadline in list(self._deadlines.items()):
             collective = self._running.get(number)
             if deadline <= now and collective is not None:
-                text = (
-                    f"{collective.handle.description} has not finished within the operation timeout of "
-                    f"{self.policy.timeouts.operation_s:g} s, still waiting for {collective.missing()}"
-                )
-                self._fail(OperationTimeoutError(text), now)
+                self._fail(self._timed_out(collective), now)
         self._dispatch(now)
 
     def fail(self, error: BaseException) -> None:
@@ -250,6 +247,17 @@ class Engine:
         except Exception:
             # The endpoint itself is what broke; peers will notice the silence.
             return
+
+    def _timed_out(self, collective: Collective) -> OperationTimeoutError:
+        text = (
+            f"{collective.handle.description} has not finished within the operation timeout of "
+            f"{self.policy.timeouts.operation_s:g} s, still waiting for {collective.missing()}"
+        )
+        absent = sorted(set(collective.callers) - collective.present - {self.rank})
+        if absent and self.policy.timeouts.operation_s * SECOND > 2 * CLAIM_AFTER:
+            # Whoever has called it has said so by now.
+            text += f"; ranks {absent} do not seem to have called it"
+        return OperationTimeoutError(text)
 
     def _look(self) -> None:
         if self._watchers:
@@ -304,6 +312,9 @@ class Engine:
         if phase_of(what) == Phase.RAW:
             owed = [message for message in self.endpoint.flow(event.peer).expected if operation_of(message) == number]
             if not owed:
+                collective = self._running.get(number)
+                if collective is not None:
+                    collective.present.add(event.peer)
                 return
             what = owed[0]
         raise MismatchError(
@@ -323,6 +334,8 @@ class Engine:
                 return
             if collective is not None or number in self._ended:
                 self._compare(number, self._ended[number] if collective is None else collective.claim, event.peer, claim)
+                if collective is not None:
+                    collective.present.add(event.peer)
             elif self.serve is None:
                 self._claims.setdefault(number, {})[event.peer] = claim
             return
