@@ -34,7 +34,7 @@ what it leaves:
   runs/demo-TIME/policy.toml       the policy of both dlcp runs
 
 examples:
-  dlcp demo                        about two minutes on two cores
+  dlcp demo                        about a minute on two cores
   dlcp demo --loss 0.05            at the edge of what the default policy tolerates
   dlcp demo --quick                two ranks, one epoch
   dlcp demo --json | jq '.runs[] | {title, accuracy}'
@@ -44,7 +44,7 @@ exit codes: 0 done   1 a run failed   2 wrong usage   3 something is not install
 
 _MISSING: Final = 3
 _MTU: Final = 1500
-_DEFAULTS: Final = {"ranks": 4, "epochs": 8, "width": 32}
+_DEFAULTS: Final = {"ranks": 4, "epochs": 12, "width": 32}
 _QUICK: Final = {"ranks": 2, "epochs": 1, "width": 16}
 
 

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -279,6 +281,29 @@ def test_a_place_that_cannot_be_written_to(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert cli.main(["demo", "--out", str(tmp_path / "file")]) == 2
     assert "cannot be made" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_ranks_too(tmp_path):
+    words = [sys.executable, "-m", "dlcp", "demo", "--quick", "--out", str(tmp_path)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
+
+    def children(pid):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+    try:
+        assert "training over gloo" in process.stderr.readline()
+        end = time.monotonic() + 60
+        while not (launcher := children(process.pid)) or len(ranks := children(launcher[0])) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the launcher is in a session of its own
+        out, err = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")
+    assert not any(map(alive, [*launcher, *ranks]))
 
 
 @pytest.mark.exclusive  # nine processes that import torch
