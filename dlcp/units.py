@@ -7,6 +7,7 @@ A quantity is written as a string with its unit, ``rate = "100 Mbit/s"``, or as 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -305,6 +306,8 @@ def _closest(unit: str, units: Iterable[str]) -> str:
 
 
 def _number(value: int | float) -> Fraction:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
     # The shortest text of a float is the number that was meant: 0.1, not the binary fraction nearest to it.
     return Fraction(value) if isinstance(value, int) else Fraction(repr(value))
 

@@ -51,11 +51,10 @@ def read(cls: type[T], mapping: object, source: str) -> T:
         _apply_defaults(fields)
         overrides = fields.pop("override", [])
         for name in _LISTS:
-            given = fields.get(name, [])
-            if isinstance(given, list | tuple):  # anything else is refused where the list is checked
-                fields[name] = [*getattr(made, name), *given]
-        if overrides:
-            _apply_overrides(fields, overrides)
+            given, generated_ones = fields.get(name, []), getattr(made, name)
+            if generated_ones and isinstance(given, list | tuple):  # anything else is refused where the list is checked
+                fields[name] = [*generated_ones, *given]
+        _apply_overrides(fields, overrides)
         result: T = Table(cls).parse(fields, "")
     except ConfigError as error:
         key, problem = _as_written(error.key, error.problem, made)
@@ -98,9 +97,9 @@ def _apply_defaults(fields: dict[str, Any]) -> None:
 def _apply_overrides(fields: dict[str, Any], overrides: object) -> None:
     if not isinstance(overrides, list | tuple):
         raise refuse("override", f"{shown(overrides)} is not a list", "a list of tables, each with a, b and what to change")
-    if not isinstance(fields["links"], list):
+    if not overrides or not isinstance(fields.get("links", []), list | tuple):
         return
-    links: list[Link] = [Table(Link).parse(link, f"links[{index}]") for index, link in enumerate(fields["links"])]
+    links: list[Link] = [Table(Link).parse(link, f"links[{index}]") for index, link in enumerate(fields.get("links", []))]
     for index, override in enumerate(overrides):
         key = f"override[{index}]"
         changes = _per_link(override, key, (*_ENDS, *_PER_LINK))
