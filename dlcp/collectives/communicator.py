@@ -10,11 +10,11 @@ Example:
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import operator
 import os
 import threading
+from multiprocessing.util import Finalize
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -109,7 +109,8 @@ class Communicator:
             faults=faults,
             name=name,
         )
-        atexit.register(self._at_exit)
+        # Unlike atexit, this also runs in processes that multiprocessing has started.
+        self._finalizer = Finalize(None, self._at_exit, exitpriority=0)
 
     @property
     def stride(self) -> int:
@@ -267,7 +268,7 @@ class Communicator:
             if self._closed:
                 return
             self._closed = True
-        atexit.unregister(self._at_exit)
+        self._finalizer.cancel()
         # A forked child has the object but not the thread, and must not speak in its parent's name.
         if os.getpid() == self._pid:
             self._link.close()

@@ -283,6 +283,9 @@ class Link:
                             self.thread.call(engine.leave)
             if engine.error is not None:
                 self.wait_until(lambda: not engine.aborting, ABORT_LINGER_S)
+                # Peers that are closing do not care for the failure, but wait for this.
+                with contextlib.suppress(ClosedError):
+                    self.thread.call(engine.endpoint.goodbye)
         finally:
             self._stop()
 
