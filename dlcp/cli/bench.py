@@ -246,6 +246,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        refresh_per_second=2,  # drawing takes CPU time from the ranks
     )
     task = bar.add_task("", total=None, start=False)
     told: set[str] = set()

@@ -64,7 +64,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add("--batch-size", type=whole(1, 1024), default=32, metavar="N", help="samples for each rank and step (default 32)")
     add("--loss", type=share, default=0.01, metavar="P", help="share of packets to drop in the third run (default 0.01)")
     add("--seed", type=whole(0, 2**31), default=0, metavar="N", help="of weights, data order and faults (default 0)")
-    add("--quick", action="store_true", help="two ranks, one epoch, a smaller model, unless said otherwise")
+    add("--quick", action="store_true", help="two ranks, one epoch, a smaller model: to see that it runs, not that it learns")
     add("--timeout", type=whole(1, 86_400), default=300, metavar="S", help="longest single run (default 300)")
     add("--out", type=Path, default=Path("runs"), metavar="DIR", help="where the results' folder is made (default runs)")
     add("--json", action="store_true", help="one JSON document on standard output instead of the table")
