@@ -6,7 +6,8 @@ SIGCOMM 1999): every permutation of the hosts, every ring, every grouping of ran
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -73,8 +74,10 @@ def worst_loads(routes: Routes, topology: Topology, hose: Mapping[str, float]) -
         for host in group:
             most = min(hose[host], total - hose[host])
             for out, alike, another in zip(_own(routes, topology, host), first, last, strict=True):
-                loads[out] = most * float(max(senders[alike, here], senders[another, here]))
-                loads[out ^ 1] = most * float(max(receivers[alike ^ 1, here], receivers[another ^ 1, here]))
+                outwards = float(np.maximum(receivers[alike], receivers[another]) @ weight)
+                inwards = float(np.maximum(senders[alike ^ 1], senders[another ^ 1]) @ weight)
+                loads[out] = min(outwards, most * float(max(senders[alike, here], senders[another, here])))
+                loads[out ^ 1] = min(inwards, most * float(max(receivers[alike ^ 1, here], receivers[another ^ 1, here])))
     return loads
 
 
@@ -123,42 +126,54 @@ def fast_domains(topology: Topology, slowdown: float = 1.5) -> FastDomains:
     typical = median(topology.nics[host] / ranks[host] for host in topology.places)
     aside: set[int] = set()
     while True:
-        routes = Routes(topology, aside)
+        routes, parts = Routes(topology, aside), _islands(topology, list(ranks), aside)
+        loads: dict[int, float] = {}
+        for part in parts:
+            for index, load in worst_loads(routes, topology, {host: typical * ranks[host] for host in part}).items():
+                loads[index] = loads.get(index, 0.0) + load
         slowness: dict[int, float] = {}
-        for part in _connected(topology, aside):
-            loads = worst_loads(routes, topology, {host: typical * ranks[host] for host in part if host in ranks})
-            for index, load in loads.items():
-                link = graph.arcs[index].link
-                if load > 0:
-                    slowness[link] = max(slowness.get(link, 0.0), load / graph.arcs[index].rate)
+        for index, load in loads.items():
+            link = graph.arcs[index].link
+            if load > 0:
+                slowness[link] = max(slowness.get(link, 0.0), load / graph.arcs[index].rate)
         worst = max(slowness.values(), default=0.0)
         if worst <= slowdown * (1 + _SLACK):
             break
         aside |= {link for link, value in slowness.items() if value >= worst * (1 - _SLACK)}
-    domains = [sorted(rank for host in part for rank in topology.host(host).ranks) for part in _connected(topology, aside)]
-    return FastDomains(tuple(sorted(tuple(domain) for domain in domains if domain)), tuple(sorted(aside)))
+    domains = [sorted(rank for host in part for rank in topology.host(host).ranks) for part in parts]
+    return FastDomains(tuple(sorted(map(tuple, domains))), tuple(sorted(aside)))
 
 
-def _connected(topology: Topology, down: set[int]) -> list[list[str]]:
-    """Returns the groups of hosts that are joined, through switches, by the links that are not ``down``."""
+def _islands(topology: Topology, hosts: Sequence[str], down: Collection[int]) -> list[list[str]]:
+    """Parts ``hosts`` into groups in which each reaches each by the links that are not ``down``.
+
+    A host on two bodies of switches joins one of them, the one with more hosts; it does not join the two, as it does not forward.
+    """
     graph = topology.graph
-    left, groups = set(graph.hosts), []
-    for host in graph.hosts:
-        if host not in left:
-            continue
-        group, seen, front = [host], {host}, [host]
+    body: dict[str, int] = {}
+    for number, start in enumerate(graph.switches):
+        front = [start] if start not in body else []
+        body.setdefault(start, number)
         while front:
             for arc in graph.leaving(front.pop()):
-                if arc.link in down or arc.target in seen:
-                    continue
-                seen.add(arc.target)
-                if graph.is_host(arc.target):
-                    group.append(arc.target)
-                else:
+                if arc.link not in down and arc.target not in body and not graph.is_host(arc.target):
+                    body[arc.target] = body[start]
                     front.append(arc.target)
-        group = [member for member in group if member in left]
-        left.difference_update(group)
+    near = {host: [arc.target for arc in graph.leaving(host) if arc.link not in down] for host in hosts}
+    left, groups = list(hosts), []
+    while left:
+        on_body = Counter(number for host in left for number in {body[node] for node in near[host] if node in body})
+        if on_body:
+            most = max(on_body, key=lambda number: (on_body[number], -number))
+            group = [host for host in left if any(body.get(node) == most for node in near[host])]
+        else:
+            group = left[:1]
+            for host in left[1:]:  # what is left are hosts that are linked to each other
+                if all(other in near[host] for other in group):
+                    group.append(host)
         groups.append(group)
+        done = set(group)
+        left = [host for host in left if host not in done]
     return groups
 
 

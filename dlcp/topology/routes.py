@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Routes:
     """Shortest paths between the nodes of a topology.
 
+    All methods raise KeyError for a name that is not one of a host, or of a node, as the argument asks for.
+
     Args:
         topology: The network.
         down: Positions of links that are out of use.
@@ -39,6 +41,7 @@ class Routes:
 
     def distance(self, node: str, host: str) -> int | None:
         """Returns the cost of the shortest paths from ``node`` to ``host``; None if there is no path."""
+        self._check(node, host)
         if node == host:
             return 0
         costs = (
@@ -49,6 +52,7 @@ class Routes:
 
     def next_hops(self, node: str, host: str) -> tuple[Arc, ...]:
         """Returns the arcs out of ``node`` on the shortest paths to ``host``, by port; none if there is no path."""
+        self._check(node, host)
         if node == host:
             return ()
         if self._graph.is_host(node):
@@ -95,7 +99,7 @@ class Routes:
         for node in self._outwards(a, b):
             for arc in self.next_hops(node, b):
                 counts[arc.target] = counts.get(arc.target, 0) + counts[node]
-        return counts.get(b, 0)
+        return counts.get(b, 0) if a != b else 0
 
     def shares(self, a: str, b: str) -> dict[int, Fraction]:
         """Returns the share of the traffic from host ``a`` to host ``b`` on each arc that has any, by :attr:`Arc.number`."""
@@ -171,6 +175,11 @@ class Routes:
                 longest[arc.target] = max(longest.get(arc.target, 0), longest[node] + int(self._topology.link(arc).delay))
         return longest.get(b)
 
+    def _check(self, node: str, host: str) -> None:
+        if not self._graph.is_host(host):
+            raise KeyError(f"{host} is not a host")
+        self._graph.leaving(node)
+
     def _up(self, node: str) -> list[Arc]:
         return [arc for arc in self._graph.leaving(node) if arc.link not in self.down]
 
@@ -202,8 +211,6 @@ class Routes:
     def _access(self, host: str) -> dict[str, int]:
         """Returns the switches that a host hangs on, with the least metric of the links to each."""
         if host not in self._last:
-            if not self._graph.is_host(host):
-                raise KeyError(f"{host} is not a host")
             found: dict[str, int] = {}
             for arc in self._up(host):
                 if not self._graph.is_host(arc.target):

@@ -34,7 +34,7 @@ def plus(items, *more, at=None, **changes):
 
 
 @given(networks(), st.booleans())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_a_topology_comes_back_from_dict_json_and_toml(topology, comments):
     assert Topology.from_dict(topology.to_dict()) == topology
     assert Topology.from_dict(json.loads(json.dumps(topology.to_dict()))) == topology
@@ -44,7 +44,7 @@ def test_a_topology_comes_back_from_dict_json_and_toml(topology, comments):
 
 
 @given(networks(), networks())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_digests_are_equal_exactly_for_equal_topologies(one, two):
     assert (one.digest() == two.digest()) == (one == two) == (one.difference(two) == [])
 
@@ -183,7 +183,7 @@ def test_one_host_alone_needs_a_link_only_to_the_switches_there_are():
 
 
 @given(networks())
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_derived_numbers_are_unique_and_stable(topology):
     graph = topology.graph
     ports = [(arc.source, arc.port) for arc in graph.arcs]
