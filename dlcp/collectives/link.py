@@ -76,7 +76,7 @@ class Link:
     ) -> None:
         self._rank = rank
         self._policy = policy
-        self._faults = FaultPlan.parse(faults) if isinstance(faults, str) else faults
+        self._faults: FaultPlan | None = None
         self._faulty: FaultyPort | None = None
         self._serve = serve
         self._started = False
@@ -84,6 +84,7 @@ class Link:
         total = world + servers
         meeting = Rendezvous(store, rank, total, prefix=f"dlcp/{name}", timeout_s=policy.timeouts.connect_s)
         try:
+            self._faults = FaultPlan.parse(faults) if isinstance(faults, str) else faults
             self._port = DatagramPort(host, port, receive_buffer_bytes=policy.memory.receive_buffer_bytes)
             try:
                 self.address = self._port.address
