@@ -50,7 +50,6 @@ class IncomingMessage:
     __slots__ = (
         "_full_rows",
         "allowed",
-        "asked",
         "bound",
         "buffer",
         "forgone",
@@ -69,6 +68,7 @@ class IncomingMessage:
         "protected_missing",
         "protected_packets",
         "reported",
+        "settled",
         "stride",
         "tags",
     )
@@ -93,7 +93,8 @@ class IncomingMessage:
         self.packets = packets_of(length, stride)
         self.allowed = self.packets * bound // BOUND_SCALE
         self.have = np.zeros(self.packets, bool)
-        self.asked = np.zeros(self.packets, bool)
+        # Of packets that came trimmed: asked for again, or given up within the bound.
+        self.settled = np.zeros(self.packets, bool)
         self.forgone = 0
         self.missing = self.packets
         self.protected_missing = protected_packets
@@ -239,14 +240,15 @@ class IncomingMessage:
             ``int64[m]``, those to ask for at once: protected ones, and droppable ones beyond what the bound covers.  Each is
             named once only.
         """
-        fresh = ~self.have[indices] & ~self.asked[indices]
+        indices, first = np.unique(indices, return_index=True)
+        protected = protected[first]
+        fresh = ~self.have[indices] & ~self.settled[indices]
         indices, protected = indices[fresh], protected[fresh]
+        self.settled[indices] = True
         droppable = indices[~protected]
         spare = max(self.allowed - self.forgone, 0)
         self.forgone += min(spare, int(droppable.size))
-        wanted = np.unique(np.concatenate([indices[protected], droppable[spare:]]))
-        self.asked[wanted] = True
-        return wanted
+        return np.sort(np.concatenate([indices[protected], droppable[spare:]]))
 
     @property
     def satisfied(self) -> bool:

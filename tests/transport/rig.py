@@ -78,9 +78,7 @@ class Rig:
             for rank in range(self.world)
         }
         extra = {} if self.cut is None else {"cut": self.cut}
-        self.net = VirtualNetwork(
-            self.endpoints, np.random.default_rng(self.seed + 1), self.weather, meddle=self.meddle, link=self.link, **extra
-        )
+        self.net = VirtualNetwork(self.endpoints, np.random.default_rng(self.seed + 1), self.weather, link=self.link, **extra)
         self.sent: dict[tuple[int, int, int], Sent] = {}
         self.parts = 0
         if self.greet:
@@ -88,6 +86,7 @@ class Rig:
                 for peer in endpoint.peers:
                     endpoint.greet(peer, 0)
             assert self.net.run(lambda: len(self.events(PeerReached)) == 2 * self.world * (self.world - 1))
+        self.net.meddle = self.meddle
 
     @property
     def now(self):
