@@ -32,7 +32,8 @@ class Amount(int):
     """Units that :meth:`__str__` chooses from, the largest first."""
     suffixes: ClassVar[Mapping[str, int]]
     """Endings of keys that take plain numbers, to base units."""
-    decimals: ClassVar[int] = 3
+    decimals: ClassVar[int] = 6
+    """Most digits after the point in what is written."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from dlcp.schema import Document, read_toml, refuse, required, section, setting
+from dlcp.schema import refuse, required, section, setting
 from dlcp.schema_kinds import Choice, Flag, Integer, Items, Number, Text, suggestion
+from dlcp.schema_lines import ListDocument
 from dlcp.topology.addresses import (
     AUTO,
     MAC,
@@ -87,7 +87,7 @@ class Link:
 
 
 @section
-class Topology(Document):
+class Topology(ListDocument):
     """The whole network.
 
     Everything that is computed from it (addresses, ports, routes) is computed once, when it is first asked for.
@@ -102,17 +102,8 @@ class Topology(Document):
     links: tuple[Link, ...] = setting(Items(Table(Link), 0, 10 * MAX_NODES), default=(), doc="The links.")
 
     @classmethod
-    def from_toml(cls, path: str | Path) -> Self:
-        """Reads and checks a file, its shorthands (``generate``, ``link_defaults``, ``override``) included.
-
-        Raises:
-            ConfigError: It cannot be read, is not TOML, or holds a wrong key, type or value.
-        """
-        return cls.from_dict(read_toml(path), str(path))
-
-    @classmethod
     def from_dict(cls, mapping: Mapping[str, Any], source: str = "<dict>") -> Self:
-        """Checks plain values like those of a file; ``source`` stands in the errors in place of a file.
+        """Checks plain values like those of a file, its shorthands (``generate``, ``link_defaults``, ``override``) included.
 
         Raises:
             ConfigError: A wrong key, type or value.
@@ -120,12 +111,6 @@ class Topology(Document):
         from dlcp.topology.reader import read
 
         return read(cls, mapping, source)
-
-    def to_toml(self, *, comments: bool = False) -> str:
-        """Returns the text of a file that reads back equal: one node or link a line, defaults left out."""
-        from dlcp.topology.writer import write
-
-        return write(self, comments=comments)
 
     def check(self) -> None:
         """Refuses what the parts cannot see: names, ends, ranks, addresses and ports that clash, and hosts that are cut off."""
