@@ -138,6 +138,8 @@ def _make(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
     from dlcp.topology.summary import summarize
 
     topology = Topology.from_toml(args.file)
@@ -145,7 +147,8 @@ def _show(args: argparse.Namespace) -> int:
         print(f"# {args.file}, digest {topology.digest()}\n")
         sys.stdout.write(topology.to_toml())
         return 0
-    summary = summarize(topology)
+    with Console(stderr=True).status("measuring what it carries"):
+        summary = summarize(topology)
     if args.json:
         _print_json({"source": str(args.file), **summary, "topology": topology.to_dict()})
     else:
