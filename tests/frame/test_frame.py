@@ -16,6 +16,8 @@ import pytest
 
 import dlcp
 from dlcp.cli.main import SUBCOMMANDS, available
+from dlcp.topology import Topology
+from dlcp.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = [name for name in ("dlcp", "dssync", "softswitch", "sim", "testbed") if (ROOT / name).is_dir()]
@@ -199,9 +201,10 @@ def test_links_between_documents_lead_somewhere(path):
 
 
 @pytest.mark.parametrize("path", documents(), ids=identifier)
-def test_policies_in_documents_are_accepted(path):
+def test_descriptions_in_documents_are_accepted(path):
+    described = {"topology.md": Topology, "workload.md": Workload}.get(path.name, dlcp.Policy)
     for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
-        dlcp.Policy.from_dict(tomllib.loads(block), source=path.name)
+        described.from_dict(tomllib.loads(block), source=path.name)
 
 
 @pytest.mark.parametrize("path", documents(), ids=identifier)
