@@ -26,7 +26,7 @@ T = TypeVar("T", bound=Topology)
 _LISTS: Final = ("hosts", "switches", "links")
 _ENDS: Final = ("a", "b")
 _PER_LINK: Final = tuple(name for name in names(Link) if name not in (*_ENDS, "a_port", "b_port", "parallel"))
-_ITEM: Final = re.compile(r"(hosts|switches|links)\[(\d+)\](.*)", re.DOTALL)
+_ITEM: Final = re.compile(r"\b(hosts|switches|links)\[(\d+)\]([.\w\[\]]*)")
 
 
 def read(cls: type[T], mapping: object, source: str) -> T:
@@ -44,12 +44,12 @@ def read(cls: type[T], mapping: object, source: str) -> T:
             if name not in _known(cls):
                 near = suggestion(str(name), {known: known for known in _known(cls)})
                 raise refuse(str(name), f"unknown key{near}", listing(_known(cls)))
-        if "generate" in fields:
-            generated = shape(fields.pop("generate"))
-            made = generated.parts()
-            fields.setdefault("name", generated.kind)
         _apply_defaults(fields)
         overrides = fields.pop("override", [])
+        if "generate" in fields:
+            generated = shape(fields.pop("generate"))
+            fields.setdefault("name", generated.kind)
+            made = generated.parts()  # from here on positions in lists are not those in the file
         for name in _LISTS:
             given, generated_ones = fields.get(name, []), getattr(made, name)
             if generated_ones and isinstance(given, list | tuple):  # anything else is refused where the list is checked
@@ -73,13 +73,7 @@ def _as_written(key: str, problem: str, made: Parts) -> tuple[str, str]:
         place, index = match[1], int(match[2]) - len(getattr(made, match[1]))
         return f"{place}[{index}]{match[3]}" if index >= 0 else f"generate ({place}[{int(match[2])}]{match[3]})"
 
-    problem = re.sub(r"(hosts|switches|links)\[(\d+)\]([.\w\[\]]*)", in_file, problem) if any(_sizes(made)) else problem
-    match = _ITEM.fullmatch(key)
-    return (in_file(match) if match else key), problem
-
-
-def _sizes(made: Parts) -> tuple[int, ...]:
-    return tuple(len(getattr(made, name)) for name in _LISTS)
+    return _ITEM.sub(in_file, key), _ITEM.sub(in_file, problem)
 
 
 def _apply_defaults(fields: dict[str, Any]) -> None:

@@ -319,6 +319,12 @@ def test_override_changes_every_link_between_two_nodes():
         ({"generate": {"kind": "star"}, "links": [{"a": "h0", "b": "s0", "rate_mbps": 1}]}, "links[0]", "generate (links[0])"),
         ({"generate": {"kind": "star"}, "links": [{"a": "h0"}]}, "links[0].b", "missing"),
         ({"generate": {"kind": "star"}, "links": {}}, "links", "{} is not a list"),
+        (
+            {"generate": {"kind": "star"}, "links": [{"a": "h0", "rate_mbps": "x"}], "link_defaults": {"mtu": 9000}},
+            "links[0].rate_mbps",
+            "'x' is not a number",
+        ),
+        ({"generate": {"kind": "star"}, "links": [3], "override": [{"a": "h0", "b": "s0"}]}, "links[0]", "3 is not a table"),
         ({"generate": {"kind": "star", "hosts": 4}, "subnet": "10.0.0.0/30"}, "subnet", "no room for 4 hosts"),
         (
             {"generate": {"kind": "star"}, "hosts": [{"name": "x", "mac": "02:00:0a:00:00:01"}]},
@@ -365,3 +371,43 @@ def test_a_written_file_is_short():
     lines = Star(hosts=8).build().to_toml().splitlines()
     assert sum("h3" in line for line in lines) == 2
     assert len(lines) < 32
+
+
+WORDS = st.sampled_from(
+    ["a", "s", "h0", "s0", "auto", "star", "leaf-spine", "1 Gbit/s", "1 us", "9 packets", "10.0.0.1", "10.0.0.0/24", "", "x" * 40]
+)
+SCALARS = st.one_of(
+    WORDS, st.integers(-2, 5), st.just(10**30), st.floats(), st.booleans(), st.text(max_size=3), st.none(), st.dates()
+)
+NAMES = {field.name for cls in (Topology, Host, Switch, Link, *SHAPES.values()) for field in dataclasses.fields(cls)}
+OTHERS = {"generate", "kind", "link_defaults", "override", "rate_mbps", "delay_us", "buffer_kib", "unknown"}
+KEYS = st.sampled_from(sorted(NAMES | OTHERS))
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=4)), max_leaves=12
+)
+TABLES = st.dictionaries(KEYS, VALUES, max_size=5)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "hosts": st.one_of(VALUES, st.lists(TABLES | st.sampled_from(HOSTS), max_size=3)),
+            "switches": st.one_of(VALUES, st.just(SWITCHES)),
+            "links": st.one_of(VALUES, st.lists(TABLES | st.sampled_from(LINKS), max_size=3)),
+            "generate": st.one_of(VALUES, st.builds(lambda table: {**table, "kind": "star"}, TABLES)),
+            "link_defaults": TABLES,
+            "override": st.lists(st.builds(lambda table: {**table, "a": "h0", "b": "s0"}, TABLES), max_size=2),
+            "name": SCALARS,
+            "subnet": SCALARS,
+        },
+    )
+)
+@settings(max_examples=100)
+def test_whatever_a_file_says_it_is_read_or_refused_by_key(mapping):
+    try:
+        topology = Topology.from_dict(mapping, "net.toml")
+    except ConfigError as error:
+        assert error.source == "net.toml" and error.key and error.accepted
+    else:
+        assert Topology.from_dict(topology.to_dict()) == topology
