@@ -2,10 +2,6 @@
 
 Everything here happens in one thread.  A failure is final: the first one ends every operation, now and later, with the same typed
 error, and is told to every peer, so that all ranks raise within a moment of each other instead of after their own timeouts.
-
-Ranks that call different collectives mostly notice by messages that do not fit.  But two ranks may each wait for the other, so
-that no message goes round at all.  Therefore a rank whose call takes long tells the others, once, what it thinks the call is: its
-*claim*.
 """
 
 from __future__ import annotations
@@ -16,7 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dlcp.collectives.claims import CLAIM_AFTER, Claims
 from dlcp.collectives.collective import Collective
+from dlcp.collectives.farewell import Farewell, farewell, reported
 from dlcp.errors import ClosedError, MismatchError, OperationTimeoutError, PeerLostError, RemoteError
 from dlcp.policy import Policy
 from dlcp.transport.core import MILLISECOND, SECOND
@@ -37,21 +35,13 @@ from dlcp.transport.events import (
     phase_of,
 )
 from dlcp.transport.packets import Burst, Frames
-from dlcp.transport.serial import MASK
-from dlcp.wire.header import LAYER_CLASSES, AbortKind, Phase, WireType
+from dlcp.wire.header import LAYER_CLASSES, Phase, WireType
 
 ABORT_REPEATS: Final = (20 * MILLISECOND, 100 * MILLISECOND)
 """When an ABORT is said again: it is not acknowledged, and may be lost like anything else."""
-CLAIM_AFTER: Final = 1 * SECOND
-"""When a call counts as long."""
-HISTORY: Final = 64
-"""How many ended calls are remembered, to tell those who are still at them and are mistaken."""
 CLAIM_TAG: Final = (LAYER_CLASSES - 1) * 2 + 1
 GOODBYE_EVERY: Final = 50 * MILLISECOND
 """How often a GOODBYE is repeated while a peer may not have heard it, for the same reason."""
-
-Farewell = tuple[AbortKind, int, float, str]
-"""What an ABORT says: kind, culprit, its silence in seconds, reason."""
 
 
 class Engine:
@@ -91,10 +81,7 @@ class Engine:
         self._running: dict[int, Collective] = {}
         self._deadlines: dict[int, int] = {}
         self._early: dict[int, list[MessageReceived]] = {}
-        self._unclaimed: dict[int, int] = {}
-        self._claims: dict[int, dict[int, str]] = {}
-        self._retired = 0
-        self._ended: dict[int, str] = {}
+        self._claims = Claims(rank)
         self._error: BaseException | None = None
         self._aborts: list[tuple[int, Farewell]] = []
         self._goodbye: int | None = None
@@ -111,11 +98,8 @@ class Engine:
         number = collective.number
         self._running[number] = collective
         self._deadlines[number] = now + int(self.policy.timeouts.operation_s * SECOND)
-        self._unclaimed[number] = now + CLAIM_AFTER
         try:
-            for peer, claim in self._claims.pop(number, {}).items():
-                self._compare(number, collective.claim, peer, claim)
-                collective.present.add(peer)
+            self._claims.started(collective, now)
             collective.start(now)
             for event in self._early.pop(number, ()):
                 self._give(collective, event, now)
@@ -195,8 +179,8 @@ class Engine:
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` is due."""
         due = self.endpoint.next_timer()
-        for deadlines in (self._deadlines, self._unclaimed):
-            for deadline in deadlines.values():
+        for deadlines in (self._deadlines.values(), self._claims.deadlines):
+            for deadline in deadlines:
                 due = deadline if due is None else min(due, deadline)
         if self._aborts or self._goodbye is not None:
             times = [at for at, _ in self._aborts]
@@ -216,8 +200,7 @@ class Engine:
             self.endpoint.abort(*due[1], now)
         if self._goodbye is not None and self._goodbye <= now:
             self.leave(now)
-        for number in [number for number, at in self._unclaimed.items() if at <= now]:
-            del self._unclaimed[number]
+        for number in self._claims.due(now):
             self._claim(number, now)
         for number, deadline in list(self._deadlines.items()):
             collective = self._running.get(number)
@@ -242,7 +225,7 @@ class Engine:
             self.endpoint.drop_all()
             self.endpoint.transmit(self._now)
             for _ in range(1 + len(ABORT_REPEATS)):
-                self.endpoint.abort(*self._farewell(error), self._now)
+                self.endpoint.abort(*farewell(error, self.rank), self._now)
             self._last_words(self.endpoint.transmit(self._now))
         except Exception:
             # The endpoint itself is what broke; peers will notice the silence.
@@ -291,7 +274,7 @@ class Engine:
             raise PeerLostError(event.peer, event.waiting_for, event.seconds)
         elif isinstance(event, PeerAborted):
             if self._error is None:
-                self._end(self._reported(event))
+                self._end(reported(event, self.rank))
         elif isinstance(event, PeerLeft):
             self.left.add(event.peer)
             if self._goodbye is not None:
@@ -328,30 +311,22 @@ class Engine:
         number = operation_of(event.message)
         collective = self._running.get(number)
         if phase_of(event.message) == Phase.RAW:
-            claim = event.data.tobytes().decode(errors="replace")
-            if not claim:
-                # A parameter server only asks whether the call goes on here; had it ended long ago, the transport would say so.
-                return
-            if collective is not None or number in self._ended:
-                self._compare(number, self._ended[number] if collective is None else collective.claim, event.peer, claim)
-                if collective is not None:
-                    collective.present.add(event.peer)
-            elif self.serve is None:
-                self._claims.setdefault(number, {})[event.peer] = claim
+            self._claims.heard(number, event.peer, event.data.tobytes().decode(errors="replace"), collective)
             return
         if collective is None and self.serve is not None:
             collective = self.serve(event)
             if collective is not None:
                 self._running[number] = collective
                 self._deadlines[number] = now + int(self.policy.timeouts.operation_s * SECOND)
-                self._unclaimed[number] = now + CLAIM_AFTER
+                self._claims.started(collective, now)
                 collective.start(now)
-        if collective is None and number in self._ended:
-            raise MismatchError(
-                f"rank {event.peer} sent {describe(event.message)} of {event.data.size} bytes, but rank {self.rank} has finished "
-                f"operation {number} without it ({self._ended[number]}): ranks call collectives with different arguments"
-            )
         if collective is None:
+            past = self._claims.past(number)
+            if past is not None:
+                raise MismatchError(
+                    f"rank {event.peer} sent {describe(event.message)} of {event.data.size} bytes, but rank {self.rank} has "
+                    f"finished operation {number} without it ({past}): ranks call collectives with different arguments"
+                )
             self._early.setdefault(number, []).append(event)
             return
         self._give(collective, event, now)
@@ -376,24 +351,18 @@ class Engine:
             if peer != self.rank and peer not in self.left:
                 self.endpoint.send(peer, message, payload, tags=np.full(1, CLAIM_TAG, np.uint8), bound=0, now=now)
 
-    def _compare(self, number: int, mine: str, peer: int, claim: str) -> None:
-        if claim != mine:
-            raise MismatchError(f"ranks call operation {number} differently: rank {self.rank} as {mine}, rank {peer} as {claim}")
-
     def _reap(self, number: int) -> None:
         collective = self._running.get(number)
         if collective is None or not collective.handle.done():
             return
         del self._running[number]
         self._deadlines.pop(number, None)
-        self._unclaimed.pop(number, None)
         if self.serve is not None:
+            self._claims.drop(number)
             return
-        self._ended[number] = collective.claim
-        while len(self._ended) > HISTORY and (self._retired + 1) & MASK in self._ended:
-            self._retired = (self._retired + 1) & MASK
-            del self._ended[self._retired]
-            self.endpoint.retire(self._retired)
+        over = self._claims.ended(collective)
+        if over is not None:
+            self.endpoint.retire(over)
 
     # -- failure -------------------------------------------------------------------------------------------------------------
 
@@ -402,30 +371,6 @@ class Engine:
         waiting = self.endpoint.expected_from(peer)
         if waiting is not None and self._error is None:
             self._fail(PeerLostError(peer, f"it has closed, though {describe(waiting)} is expected from it", 0.0), now)
-
-    def _reported(self, event: PeerAborted) -> BaseException:
-        """Returns the error that a peer's ABORT stands for here."""
-        text = f"rank {event.peer} reports: {event.reason}"
-        if event.kind is AbortKind.PEER_LOST and event.culprit != self.rank:
-            return PeerLostError(event.culprit, text, event.silence_s)
-        if event.kind is AbortKind.PEER_LOST:
-            return RemoteError(event.peer, f"it has given this rank up after {event.silence_s:.1f} s of silence; {event.reason}")
-        if event.kind is AbortKind.TIMEOUT:
-            return OperationTimeoutError(text)
-        if event.kind is AbortKind.MISMATCH:
-            return MismatchError(text)
-        return RemoteError(event.peer, event.reason)
-
-    def _farewell(self, error: BaseException) -> Farewell:
-        if isinstance(error, PeerLostError):
-            return AbortKind.PEER_LOST, error.rank, error.seconds, error.message
-        if isinstance(error, RemoteError) and error.rank == self.rank:
-            return AbortKind.FAILURE, self.rank, 0.0, error.reason
-        if isinstance(error, MismatchError):
-            return AbortKind.MISMATCH, self.rank, 0.0, str(error)
-        if isinstance(error, OperationTimeoutError):
-            return AbortKind.TIMEOUT, self.rank, 0.0, str(error)
-        return AbortKind.FAILURE, self.rank, 0.0, f"{type(error).__name__}: {error}"
 
     def _broken(self, error: Exception, now: int) -> None:
         """The transport itself raised: peers are told, but a second time ends the thread, lest it go on for ever."""
@@ -437,16 +382,15 @@ class Engine:
         """The first failure wins; peers are told, several times, since nobody acknowledges."""
         if self._error is not None:
             return
-        farewell = self._farewell(error)
-        self._aborts = [(now + after, farewell) for after in ABORT_REPEATS]
-        self.endpoint.abort(*farewell, now)
+        words = farewell(error, self.rank)
+        self._aborts = [(now + after, words) for after in ABORT_REPEATS]
+        self.endpoint.abort(*words, now)
         self._end(error)
 
     def _end(self, error: BaseException) -> None:
         self._error = error
         self._early.clear()
         self._claims.clear()
-        self._unclaimed.clear()
         running, self._running = self._running, {}
         self._deadlines.clear()
         self.endpoint.drop_all()

@@ -100,8 +100,8 @@ def packets_of(lost, per_packet):
     return {p for start, stop in lost.tolist() for p in range(start // per_packet, -(-stop // per_packet))}
 
 
-FEW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=60)
-MANY = settings(FEW, max_examples=200)
+FEW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=30)
+MANY = settings(FEW, max_examples=100)
 
 
 @MANY

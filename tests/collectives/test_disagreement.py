@@ -72,7 +72,7 @@ def test_one_rank_differs(name, algorithm, servers, odd):
         assert_mismatch(Job(3, algorithm=algorithm, servers=servers, policies=SMALL), calls)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from([("sharded", 0), ("ring", 0), ("ps", 1), ("ps", 3)]),
     st.integers(2, 5),

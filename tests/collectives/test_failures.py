@@ -124,7 +124,7 @@ def test_a_rank_that_raises_ends_all_of_them_with_its_reason(algorithm, servers)
     np.testing.assert_array_equal(arrays[0], np.ones(3000, np.float32))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(0, 2_000), st.sampled_from([0.0, 0.1, 0.3]))
 def test_an_abort_reaches_everybody_in_any_weather(seed, world, after_us, drop):
     """Nobody acknowledges it, so it is repeated, and told to whoever still asks."""

@@ -162,12 +162,8 @@ def _many(rank, folder, algorithm, servers):
         endpoint = engine.endpoint
         kept = {
             "early": endpoint._receiver.admission.early_bytes,
-            "running": len(engine._running)
-            + len(engine._deadlines)
-            + len(engine._unclaimed)
-            + len(engine._early)
-            + len(engine._claims),
-            "ended": len(engine._ended),
+            "running": len(engine._running) + len(engine._deadlines) + len(engine._claims) + len(engine._early),
+            "ended": len(engine._claims._ended),
             "messages": sum(len(f.incoming) + len(f.outgoing) + len(f.expected) for f in map(endpoint.flow, endpoint.peers)),
         }
     return sizes, metrics, kept

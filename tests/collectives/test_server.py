@@ -98,7 +98,7 @@ def test_nothing_is_kept_of_what_is_over():
     assert job.settle()
     server = job.nodes[3]
     assert server.endpoint._receiver.admission.early_bytes == 0
-    assert not server._running and not server._deadlines and not server._unclaimed and not server._early
+    assert not server._running and not server._deadlines and not len(server._claims) and not server._early
     assert server.endpoint.counters()["completed"] >= 12 * 3
 
 
