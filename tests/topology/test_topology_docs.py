@@ -33,8 +33,8 @@ def test_python_on_the_page_runs(name, project):
 def test_the_console_on_the_page_is_real(project, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    refusal, session = blocks(page(project, "topology"), "console")
-    steps = re.split(r"^\$ dlcp (.*)\n", session, flags=re.MULTILINE)[1:]
+    refusal, dialogue = blocks(page(project, "topology"), "console")
+    steps = re.split(r"^\$ dlcp (.*)\n", dialogue, flags=re.MULTILINE)[1:]
     for command, expected in zip(steps[::2], steps[1::2], strict=True):
         assert main(command.split()) == 0
         assert capsys.readouterr().out.startswith(expected)
