@@ -27,9 +27,9 @@ from dlcp.transport.peer import Peer
 from dlcp.transport.serial import ahead
 from dlcp.wire.header import CONTROL_CLASS, OVER, REPORT_BODY
 
-TRANSMIT_BYTES: Final = 2 << 20
+TRANSMIT_BYTES: Final = 8 << 20
 """What one call hands out at most, so that receiving gets its turn."""
-PEER_QUANTUM_BYTES: Final = 1 << 20
+PEER_QUANTUM_BYTES: Final = 4 << 20
 """What one peer may send before the next one gets its turn."""
 
 PROBE_TIMER: Final = "probe"
@@ -68,7 +68,7 @@ class Sender:
         flow.enqueue(out)
 
     def transmit(self, now: int) -> list[Burst]:
-        """Hands out what windows and pacers allow now, at most about 2 MiB."""
+        """Hands out what windows and pacers allow now, at most about 8 MiB."""
         bursts: list[Burst] = []
         budget = TRANSMIT_BYTES
         turn = self._turn
@@ -123,8 +123,13 @@ class Sender:
             message = flow.next_message()
             if probed is not None:
                 probed.probe_priority = priority
-                # With nothing behind it, only a timeout would tell that this probe was lost.
-                self._probe(flow, probed, bursts, now, copies=2 if message is None and flow.lossy else 1)
+                if flow.lossy or flow.rtt.minimum is None:
+                    # With nothing behind it, only a timeout would tell that this probe was lost.
+                    self._probe(flow, probed, bursts, now, copies=2 if message is None and flow.lossy else 1)
+                else:
+                    # Where nothing gets lost the receiver knows by itself that it has all; ask only if it does not say so.
+                    probed.attempt = -1
+                    self._core.timers.set((PROBE_TIMER, flow.rank, probed.message), now + flow.rtt.probe_timeout())
         if used:
             flow.sent(used, now)
         if message is not None and flow.in_flight and (PING_TIMER, flow.rank, 0) not in self._core.timers:
