@@ -263,7 +263,12 @@ class Communicator:
         Waits until peers have what this rank owes them, as long as ``timeouts.peer_s`` allows, and then a few seconds at most for
         them to close too.  Operations that have not ended by then raise :class:`~dlcp.errors.ClosedError` here, and at peers
         that need this rank :class:`~dlcp.errors.PeerLostError`.
+
+        Raises:
+            RuntimeError: Called from a callback of an operation.
         """
+        if self._link.inside:
+            raise RuntimeError("a callback cannot close the communicator: closing waits for the thread that callbacks run in")
         with self._lock:
             if self._closed:
                 return

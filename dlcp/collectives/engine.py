@@ -6,6 +6,7 @@ error, and is told to every peer, so that all ranks raise within a moment of eac
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -35,10 +36,13 @@ from dlcp.transport.events import (
     phase_of,
 )
 from dlcp.transport.packets import Burst, Frames
+from dlcp.transport.serial import ahead
 from dlcp.wire.header import LAYER_CLASSES, Phase, WireType
 
 ABORT_REPEATS: Final = (20 * MILLISECOND, 100 * MILLISECOND)
 """When an ABORT is said again: it is not acknowledged, and may be lost like anything else."""
+SERVED_HISTORY: Final = 256
+"""Of how many calls at least a parameter server remembers which contributions it has had."""
 CLAIM_TAG: Final = (LAYER_CLASSES - 1) * 2 + 1
 GOODBYE_EVERY: Final = 50 * MILLISECOND
 """How often a GOODBYE is repeated while a peer may not have heard it, for the same reason."""
@@ -82,6 +86,7 @@ class Engine:
         self._deadlines: dict[int, int] = {}
         self._early: dict[int, list[MessageReceived]] = {}
         self._claims = Claims(rank)
+        self._seen: dict[int, set[tuple[int, int]]] = {}
         self._error: BaseException | None = None
         self._aborts: list[tuple[int, Farewell]] = []
         self._goodbye: int | None = None
@@ -96,6 +101,7 @@ class Engine:
             collective.handle.finish(None, self._error)
             return
         number = collective.number
+        collective.handle.runs_in(threading.get_ident())
         self._running[number] = collective
         self._deadlines[number] = now + int(self.policy.timeouts.operation_s * SECOND)
         try:
@@ -313,6 +319,11 @@ class Engine:
         if phase_of(event.message) == Phase.RAW:
             self._claims.heard(number, event.peer, event.data.tobytes().decode(errors="replace"), collective)
             return
+        # The transport forgets complete messages in time.  A copy of one that was under way for longer is not a new message.
+        seen = self._seen.setdefault(number, set())
+        if (event.peer, event.message) in seen:
+            return
+        seen.add((event.peer, event.message))
         if collective is None and self.serve is not None:
             collective = self.serve(event)
             if collective is not None:
@@ -359,10 +370,28 @@ class Engine:
         self._deadlines.pop(number, None)
         if self.serve is not None:
             self._claims.drop(number)
+            if len(self._seen) >= 2 * SERVED_HISTORY:
+                self._retire_served(number)
             return
         over = self._claims.ended(collective)
         if over is not None:
-            self.endpoint.retire(over)
+            self._retire(over)
+
+    def _retire_served(self, latest: int) -> None:
+        """A server does not know when a call is over; but it is when every worker is hundreds of calls further on."""
+        numbers = sorted(self._seen, key=lambda n: ahead(n, latest))
+        over = None
+        for number in numbers[:-SERVED_HISTORY]:
+            if number in self._running:
+                break
+            over = number
+        if over is not None:
+            self._retire(over)
+
+    def _retire(self, over: int) -> None:
+        self.endpoint.retire(over)
+        for past in [n for n in self._seen if ahead(n, over) <= 0]:
+            del self._seen[past]
 
     # -- failure -------------------------------------------------------------------------------------------------------------
 
@@ -391,6 +420,7 @@ class Engine:
         self._error = error
         self._early.clear()
         self._claims.clear()
+        self._seen.clear()
         running, self._running = self._running, {}
         self._deadlines.clear()
         self.endpoint.drop_all()

@@ -207,12 +207,21 @@ class Link:
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Waits until ``condition``, evaluated in the I/O thread, holds; returns whether it does."""
-        met = threading.Event()
+        met, given_up = threading.Event(), threading.Event()
         try:
-            self.thread.call(lambda now: self.engine.watch(condition, met.set))
+            self.thread.call(lambda now: self.engine.watch(lambda: given_up.is_set() or condition(), met.set))
         except ClosedError:
             return condition()
-        return met.wait(max(timeout_s, 0.0))
+        if met.wait(max(timeout_s, 0.0)):
+            return True
+        # The engine forgets a watcher when it has been called.
+        given_up.set()
+        return False
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller is the I/O thread, which must not wait for anything."""
+        return threading.get_ident() == self._ident
 
     def abort(self, reason: str) -> None:
         """Gives up in this rank's name, unless something else has ended the job."""
@@ -225,7 +234,7 @@ class Link:
 
     def _in_thread(self, function: Callable[[], T]) -> T:
         """Calls ``function`` where nothing changes meanwhile: in the I/O thread, or here if that has ended or is this one."""
-        if threading.get_ident() == self._ident:
+        if self.inside:
             return function()
         result: list[T] = []
         finished = threading.Event()

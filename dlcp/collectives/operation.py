@@ -46,6 +46,11 @@ class Operation:
         self._callbacks: list[Callable[[Operation], None]] = []
         self._result: Reduction | None = None
         self._error: BaseException | None = None
+        self._thread: int | None = None
+
+    def runs_in(self, thread: int) -> None:
+        """Says which thread will end it: that one must not wait for it."""
+        self._thread = thread
 
     def done(self) -> bool:
         """Whether it has ended, well or not."""
@@ -60,7 +65,10 @@ class Operation:
         Raises:
             DLCPError: Whatever ended the operation.
             OperationTimeoutError: ``timeout`` is over; the operation goes on.
+            RuntimeError: Called from a callback, and the operation has not ended: it would wait for itself.
         """
+        if self._thread == threading.get_ident() and not self._finished.is_set():
+            raise RuntimeError(f"a callback waits for {self.description}, which cannot go on meanwhile")
         if not self._finished.wait(timeout):
             raise OperationTimeoutError(f"{self.description} has not finished within {timeout} s")
         return self.result()

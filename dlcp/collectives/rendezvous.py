@@ -155,7 +155,10 @@ class Rendezvous:
 
         Raises:
             MismatchError, MtuError, RendezvousError, RemoteError: A rank has given up since.
+            MismatchError: Another process has published an entry for this rank.
         """
+        if self._taken():
+            raise MismatchError(f"another process has joined as rank {self._rank}")
         for known in job.entries:
             if known.rank == self._rank:
                 continue
@@ -166,16 +169,27 @@ class Rendezvous:
                 return True
         return False
 
+    def _taken(self) -> bool:
+        """Whether what stands under this rank's key is another process's."""
+        try:
+            found = self._parse(self._rank, fetch(self._store, self._key(self._rank), POLL_S))
+        except RendezvousError:
+            return False
+        return isinstance(found, Entry) and self._entry is not None and found.nonce != self._entry.nonce
+
     def done(self) -> None:
         """Everybody has answered, so everybody has read this rank's entry."""
         self._publish({"rank": self._rank, "spent": True}, quietly=True)
 
     def refuse(self, error: BaseException) -> None:
         """Tells the others that this rank gives up, and stays until they know, for a moment at most."""
+        patient = hasattr(self._store, "wait")
+        if patient and self._taken():
+            return
         failure = Failure(self._rank, type(error).__name__, str(error), self.node, self.pid)
         self._publish({**asdict(failure), "failed": True}, quietly=True)
         # Whoever did not appear in time will not notice either; and the others have learned of this one's timeout with their own.
-        if isinstance(error, RendezvousError) or not hasattr(self._store, "wait"):
+        if isinstance(error, RendezvousError) or not patient:
             return
         end = self._clock() + LINGER_S
         for rank in range(self._world):

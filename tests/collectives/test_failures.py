@@ -411,3 +411,51 @@ def test_waiting_with_a_timeout_does_not_end_the_operation():
     with pytest.raises(RuntimeError, match="has not ended"):
         operation.result()
     assert not operation.done() and operation.exception() is None
+
+
+# -- callers that would wait for themselves --------------------------------------------------------------------------------
+
+
+def test_a_callback_that_waits_is_told_so():
+    """In the I/O thread, waiting for an operation would stop the only one who can end it."""
+    job = Job(2, policies=policy())
+    _, operations = start(job)
+    later = job.communicators[0].allreduce_async(np.ones(4000, np.float32))
+    told = []
+
+    def wait(operation):
+        with pytest.raises(RuntimeError, match="a callback waits for operation 2"):
+            later.wait()
+        told.append(operation.wait().output[0])
+
+    operations[0].add_done_callback(wait)
+    assert job.run(operations)
+    assert told == [1.5]
+
+
+@pytest.mark.parametrize(("algorithm", "servers"), [("sharded", 0), ("ps", 1)])
+@pytest.mark.parametrize("later", [0, 3, 600])
+def test_a_copy_that_was_under_way_for_very_long_is_no_new_message(algorithm, servers, later):
+    """So long that the transport has forgotten that the message is complete."""
+    job = Job(2, algorithm=algorithm, servers=servers, policies=policy())
+    copies = []
+    send = job.network._send
+
+    def spy(source, destination, ecn, datagram):
+        copies.append((destination, datagram))
+        send(source, destination, ecn, datagram)
+
+    job.network._send = spy
+    job.allreduce([np.ones(20, np.float32)] * 2)
+    job.network._send = send
+    for _ in range(later):
+        job.allreduce([np.ones(20, np.float32)] * 2)
+    assert job.settle()
+    for node in job.nodes.values():
+        for peer in node.endpoint.peers:
+            node.endpoint.flow(peer).finished.clear()
+    for destination, datagram in copies:
+        job.network.inject(destination, datagram)
+    job.network.run(lambda: False, limit_ns=20 * SECOND)
+    assert all(node.error is None for node in job.nodes.values())
+    assert (job.allreduce([np.ones(20, np.float32)] * 2)[0].output == 1).all()

@@ -460,3 +460,30 @@ def _fork(rank, folder):
 
 def test_forked_children_leave_it_alone():
     assert run_ranks(_fork, 2) == [(0, [2.0, 2.0, 2.0])] * 2
+
+
+def _patience(rank, folder):
+    with dlcp.Communicator(rank, 2, open_store(folder), policy=policy()) as communicator:
+        link = communicator._link
+        for _ in range(50):
+            assert not link.wait_until(lambda: False, 0.002)
+        communicator.barrier()
+        refused = []
+
+        def close(operation):
+            try:
+                communicator.close()
+            except RuntimeError as error:
+                refused.append(str(error))
+
+        operation = communicator.barrier_async()
+        operation.add_done_callback(close)
+        operation.wait()
+        assert link.wait_until(lambda: bool(refused), 5)
+        return len(link.engine._watchers), refused[0]
+
+
+def test_waiting_in_vain_leaves_nothing_behind_and_callbacks_cannot_close():
+    for watchers, refused in run_ranks(_patience, 2):
+        assert watchers == 0
+        assert "a callback cannot close the communicator" in refused

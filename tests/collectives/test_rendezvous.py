@@ -235,6 +235,20 @@ class TestLeftovers:
         assert clock.now >= 10
 
 
+class TestTwice:
+    """Two processes that both believe to be rank 1."""
+
+    def test_the_first_is_told_and_leaves_the_second_alone(self, store):
+        first, second = make(store, 1), make(store, 1)
+        publish(store, asdict(entry(0)))
+        job = first.meet(entry(1, first))
+        second.meet(entry(1, second))
+        with pytest.raises(MismatchError, match="another process has joined as rank 1"):
+            first.changed(job)
+        first.refuse(MismatchError("another process"))
+        assert json.loads(store.get("p/rank/1"))["nonce"] == second.nonce
+
+
 class TestFailure:
     @pytest.mark.parametrize(
         ("error", "expected", "text"),
