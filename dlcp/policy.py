@@ -251,7 +251,7 @@ class Memory:
     )
     receive_buffer_bytes: int = setting(
         Integer(4 * KIB, GIB - 1, "bytes"),
-        default=16 * MIB,
+        default=32 * MIB,
         doc="Socket receive buffer that is asked for; the kernel may grant less (net.core.rmem_max).",
     )
 

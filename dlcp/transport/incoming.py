@@ -155,16 +155,19 @@ class IncomingMessage:
         frames: list[Frames],
         runs: list[tuple[int, int, int, int]],
         indices: NDArray[np.int64],
+        ascending: bool,
         protected: NDArray[np.bool_],
         now: int,
     ) -> bool:
-        """Places packets whose ``indices`` ascend strictly, if none of them is in yet; see :mod:`dlcp.transport.arrivals`.
+        """Places packets if none of them is in yet, or twice in ``indices``; see :mod:`dlcp.transport.arrivals`.
 
         Returns:
             Whether it did; if not, nothing has changed and :meth:`place` must sort out the duplicates.
         """
         first, count = int(indices[0]), int(indices.size)
-        dense = int(indices[-1]) - first == count - 1
+        if not ascending and np.unique(indices).size != count:
+            return False
+        dense = ascending and int(indices[-1]) - first == count - 1
         here: slice | NDArray[np.int64] = slice(first, first + count) if dense else indices
         if self.have[here].any():
             return False

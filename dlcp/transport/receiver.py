@@ -80,7 +80,7 @@ class Receiver:
             )
             if incoming is None:
                 continue
-            if group.ascending and incoming.place_runs(frames, group.runs, group.indices, group.protected, now):
+            if incoming.place_runs(frames, group.runs, group.indices, group.ascending, group.protected, now):
                 self._core.counters["delivered"] += group.size
             else:
                 self._place_one_by_one(frames, group, incoming, now)
