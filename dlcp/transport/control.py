@@ -34,10 +34,10 @@ class ControlPackets:
         self._source = source
         self._cookie = cookie
 
-    def _packet(self, kind: PacketType, peer: int, body: bytes = b"", **values: int) -> Bytes:
+    def _packet(self, kind: PacketType, peer: int, body: bytes = b"", priority: int = CONTROL_CLASS, **values: int) -> Bytes:
         header = encode_header(
             type=kind,
-            priority=CONTROL_CLASS,
+            priority=priority,
             protected=1,
             source=self._source,
             destination=peer,
@@ -77,9 +77,9 @@ class ControlPackets:
             part=message & 0xFFFF,
         )
 
-    def ping(self, peer: int, sequence: int, timestamp: int) -> Bytes:
+    def ping(self, peer: int, sequence: int, timestamp: int, priority: int) -> Bytes:
         """PING: numbered, so that feedback must follow."""
-        return self._packet(PacketType.PING, peer, sequence=sequence, timestamp=timestamp)
+        return self._packet(PacketType.PING, peer, sequence=sequence, timestamp=timestamp, priority=priority)
 
     def hello(self, peer: int, timestamp: int, nonce: int, datagram: int) -> Bytes:
         """HELLO padded to ``datagram`` bytes (at least its own size)."""

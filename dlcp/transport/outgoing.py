@@ -89,6 +89,7 @@ class OutgoingMessage:
         "bound",
         "length",
         "message",
+        "nudges",
         "order",
         "packets",
         "payload",
@@ -132,6 +133,7 @@ class OutgoingMessage:
         self.bound = bound
         self.order = order
         self.attempt = 0
+        self.nudges = 0
         self.probe_round: int | None = None
         self.probe_priority = CONTROL_CLASS
         self.ticket = 0
@@ -269,4 +271,4 @@ class OutgoingMessage:
         self.remaining += int(chosen.size)
         self._rounds.append(_Round(chosen, True))
         self.probe_round = None
-        self.attempt = 0
+        self.attempt = self.nudges = 0

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from dlcp.transport.congestion import CongestionControl, Sample
 from dlcp.transport.finished import FinishedMessages
 from dlcp.transport.incoming import IncomingMessage
+from dlcp.transport.ordering import MIN_WINDOW_NS, UNKNOWN_WINDOW_NS, Ordering
 from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.rtt import RttEstimator
 from dlcp.transport.serial import MASK, ahead, ahead_array
+from dlcp.wire.header import CONTROL_CLASS
 
 FEEDBACK_EVERY: Final = 16
 """Numbered packets after which feedback is due at once."""
@@ -38,12 +40,6 @@ LOSS_MEMORY: Final = 1 / 16
 """Weight of the newest feedback in the moving average of the share of lost packets."""
 LOSSY_SHARE: Final = 0.002
 """From this share of lost packets on, a path is worth a second copy of the packet that everything waits for."""
-MIN_REORDERING_WINDOW_NS: Final = 50_000
-"""Shortest wait for stragglers: what an I/O loop takes to turn round."""
-UNKNOWN_REORDERING_WINDOW_NS: Final = 1_000_000
-"""Wait for stragglers on a path whose round trip has never been measured."""
-MAX_PATIENCE: Final = 4
-"""Longest wait for stragglers in quarters of a round trip: beyond that it would be quicker to ask for them."""
 
 
 class Expected(NamedTuple):
@@ -102,10 +98,11 @@ class Peer:
         self.acknowledged = 0
         self.peer_window: int | None = None
         self.unanswered = 0
+        self.last_class = CONTROL_CLASS
         self.quiet_since = now
         self.loss_share = 0.0
         self.probing: dict[int, int] = {}
-        """Messages whose probe is unanswered, with its sequence number, in the order of those numbers."""
+        """Messages that were sent and are not acknowledged: the sequence number of the last probe, or packet; in that order."""
         self._ready: list[tuple[int, int, int, OutgoingMessage]] = []
         self._tickets = 0
         self._reported_received = 0
@@ -127,7 +124,7 @@ class Peer:
         self.queue_depth = 0
         self.unreported = 0
         self.last_data = now
-        self._patience = MAX_PATIENCE
+        self.ordering = Ordering()
 
     def heard(self, now: int) -> None:
         """Something genuine came from the peer."""
@@ -290,7 +287,8 @@ class Peer:
         lost = self._least_passed_over
         self._passed_over -= lost
         self._least_passed_over = self._passed_over
-        self._round_end = now + self.rtt.smoothed
+        # Urgent packets overtake others, and the round trip may have been measured with either.
+        self._round_end = now + self.rtt.smoothed + 4 * self.rtt.variation
         return lost
 
     # -- from the peer ---------------------------------------------------------------------------------------------------
@@ -299,6 +297,7 @@ class Peer:
         self,
         sequences: NDArray[np.uint32],
         timestamps: NDArray[np.uint32],
+        classes: NDArray[np.uint8],
         marked: int,
         queue_depth: int,
         now: int,
@@ -311,6 +310,10 @@ class Peer:
             self.echo_timestamp = int(timestamps[top])
             self.echo_arrival = now
         count = int(sequences.size)
+        if distance[0] > 0 and (count == 1 or bool((distance[1:] > distance[:-1]).all())):
+            self.ordering.note_orderly(sequences, timestamps, classes, now)
+        else:
+            self.ordering.note(sequences, timestamps, classes, now)
         self.received = (self.received + count) & MASK
         self.marked = (self.marked + marked) & MASK
         self.queue_depth = max(self.queue_depth, queue_depth)
@@ -331,24 +334,16 @@ class Peer:
             "queue_depth": depth,
         }
 
-    def reordering_window(self) -> int:
-        """Returns how long to wait for stragglers before calling them lost, in nanoseconds.
+    def answer_delay(self, seen: bool) -> int:
+        """Returns how long to wait for the answer to a probe on news that the peer has seen it, or something sent after it.
 
-        Between a quarter of a round trip and a whole one, as in RACK (RFC 8985, section 7.2): patient until losses are seen,
-        and again when a straggler came after all.  A path whose round trips vary much reorders as much.
+        Args:
+            seen: The probe itself was the last to arrive; else it may be under way still, if packets overtake each other here.
         """
         rtt = self.rtt
         if rtt.minimum is None:
-            return UNKNOWN_REORDERING_WINDOW_NS
-        return max(rtt.smoothed * self._patience // 4, min(2 * rtt.variation, rtt.smoothed), MIN_REORDERING_WINDOW_NS)
-
-    def waited_in_vain(self) -> None:
-        """A wait for stragglers is over and something is still missing: it was lost."""
-        self._patience = max(self._patience - 1, 1)
-
-    def straggler_came(self) -> None:
-        """Something came that had been called lost."""
-        self._patience = MAX_PATIENCE
+            return 2 * UNKNOWN_WINDOW_NS
+        return max(rtt.minimum // 4 if seen or not self._late_seen else rtt.smoothed, 2 * MIN_WINDOW_NS)
 
     def feedback_delay(self) -> int:
         """Returns how long feedback may be held back: a flow with a small window waits for it."""

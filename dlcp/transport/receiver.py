@@ -23,6 +23,7 @@ Bytes = NDArray[np.uint8]
 COMPLETION_TIMER: Final = "completion"
 FEEDBACK_TIMER: Final = "feedback"
 _FLAGS_BYTE: Final = HEADER.slots["priority"].byte
+_PRIORITY_SHIFT: Final = HEADER.slots["priority"].shift
 _PROTECTED_BIT: Final = 1 << HEADER.slots["protected"].shift
 _TRIMMED_BIT: Final = 1 << HEADER.slots["trimmed"].shift
 _RETRANSMISSION_BIT: Final = 1 << HEADER.slots["retransmission"].shift
@@ -162,7 +163,7 @@ class Receiver:
         flow = self._core.peers[incoming.peer]
         flow.last_data = now
         if incoming.reported and not (flags & _RETRANSMISSION_BIT).all():
-            flow.straggler_came()
+            flow.ordering.straggler_came()
         if incoming.missing == 0:
             self._complete(incoming, now)
         else:
@@ -188,7 +189,7 @@ class Receiver:
         if finished is not None:
             core.counters["late"] += count
             if finished.missing:
-                flow.straggler_came()
+                flow.ordering.straggler_came()
             return None
         if self.admission.over(message):
             core.counters["stale"] += count
@@ -266,7 +267,7 @@ class Receiver:
         # A sender that waits for feedback is silent for a round trip and for as long as feedback is held back here.
         floor = flow.rtt.smoothed + 4 * flow.rtt.variation + FEEDBACK_DELAY_NS
         floor = max(int(grace.floor_ms * MILLISECOND), floor)
-        return incoming.deadline(grace.factor, floor, flow.reordering_window(), flow.last_data)
+        return incoming.deadline(grace.factor, floor, flow.ordering.window(flow.rtt), flow.last_data)
 
     def _arm(self, incoming: IncomingMessage) -> None:
         deadline = self._deadline(incoming)
@@ -287,7 +288,7 @@ class Receiver:
         if now < deadline:
             core.timers.set((COMPLETION_TIMER, incoming.peer, incoming.message), deadline)
             return
-        core.peers[incoming.peer].waited_in_vain()
+        core.peers[incoming.peer].ordering.waited_in_vain()
         if incoming.satisfied:
             self._complete(incoming, now)
             return
@@ -366,6 +367,7 @@ class Receiver:
             flow.note_arrivals(
                 records["sequence"][mine].astype(np.uint32),
                 records["timestamp"][mine].astype(np.uint32),
+                screened.headers[mine, _FLAGS_BYTE] >> _PRIORITY_SHIFT,
                 int(np.count_nonzero((screened.ecn[mine] & 3) == 3)),
                 int(records["queue_depth"][mine].max()),
                 now,

@@ -2,8 +2,8 @@
 
 What happens when an answer does not come, fastest first:
 
-* Feedback says that packets after a probe have arrived, or the probe itself, but no answer to it has: probe again after the time
-  that stragglers may take, which is a fraction of a round trip.
+* Feedback says that packets after a probe have arrived, or the probe itself, but no answer to it has: probe again after a
+  fraction of a round trip.
 * No feedback at all: probe again after the probe timeout (RFC 9002, section 6.2), doubling up to the policy's limit.  While a
   closed window keeps data from being sent, PING takes the probe's place.
 * Feedback comes after several such timeouts, and most of what was in flight is lost: the congestion window collapses (persistent
@@ -24,7 +24,7 @@ from dlcp.transport.incoming import unpack_bitmap
 from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.packets import Burst, control_burst
 from dlcp.transport.peer import Peer
-from dlcp.transport.serial import ahead
+from dlcp.transport.serial import MASK, ahead
 from dlcp.wire.header import CONTROL_CLASS, OVER, REPORT_BODY
 
 TRANSMIT_BYTES: Final = 8 << 20
@@ -118,6 +118,7 @@ class Sender:
                 self._core.counters["retransmitted" if again else f"sent_class_{priority}"] += stop - start
             used += headers.size + int(sizes.sum())
             allowance -= count
+            flow.last_class = priority
             probed = None if message.remaining else message
             flow.requeue(message)
             message = flow.next_message()
@@ -127,8 +128,11 @@ class Sender:
                     # With nothing behind it, only a timeout would tell that this probe was lost.
                     self._probe(flow, probed, bursts, now, copies=2 if message is None and flow.lossy else 1)
                 else:
-                    # Where nothing gets lost the receiver knows by itself that it has all; ask only if it does not say so.
+                    # Where nothing gets lost the receiver knows by itself that it has all; ask only if it does not say so
+                    # although feedback, or a timeout, says that it should by now.
                     probed.attempt = -1
+                    flow.probing.pop(probed.message, None)
+                    flow.probing[probed.message] = (flow.next_sequence - 1) & MASK
                     self._core.timers.set((PROBE_TIMER, flow.rank, probed.message), now + flow.rtt.probe_timeout())
         if used:
             flow.sent(used, now)
@@ -207,7 +211,7 @@ class Sender:
         ping = (PING_TIMER, peer, 0)
         if not flow.in_flight or flow.next_message() is None:
             core.timers.cancel(ping)
-        elif flow.acknowledged == (flow.next_sequence - 1) & 0xFFFFFFFF:
+        elif flow.acknowledged == (flow.next_sequence - 1) & MASK:
             # Only stragglers are out, and nothing that would draw feedback: do not wait for a timeout to count them as lost.
             core.timers.set(ping, now + flow.rtt.smoothed // 2)
         else:
@@ -222,16 +226,16 @@ class Sender:
             if ahead(sequence, flow.acknowledged) > 0:
                 break
             passed.append(message)
-        window = flow.reordering_window()
         for message in passed:
-            del flow.probing[message]
-            attempt = flow.outgoing[message].attempt
-            delay = min(2 * window << min(attempt, 16), flow.rtt.probe_timeout(attempt))
+            out = flow.outgoing[message]
+            allowed = flow.answer_delay(flow.probing.pop(message) == flow.acknowledged)
+            delay = min(allowed << min(out.nudges, 16), flow.rtt.probe_timeout(max(out.attempt, 0)))
+            out.nudges += 1
             core.timers.set_earlier((PROBE_TIMER, flow.rank, message), now + delay)
         if everything and flow.rtt.minimum is not None:
             # These were armed when the round trip was anybody's guess.
             for message in flow.probing:
-                deadline = now + flow.rtt.probe_timeout(flow.outgoing[message].attempt)
+                deadline = now + flow.rtt.probe_timeout(max(flow.outgoing[message].attempt, 0))
                 core.timers.set_earlier((PROBE_TIMER, flow.rank, message), deadline)
 
     # -- timers ----------------------------------------------------------------------------------------------------------
@@ -255,13 +259,16 @@ class Sender:
             return
         flow.unanswered += 1
         for _ in range(2):
-            self.ping(flow, now)
+            # In class 7 it would arrive before the data, and make that look lost.
+            self.ping(flow, now, flow.last_class)
         core.timers.set((PING_TIMER, peer, 0), now + flow.rtt.probe_timeout(flow.unanswered))
 
-    def ping(self, flow: Peer, now: int) -> None:
-        """Sends a PING, which draws FEEDBACK."""
-        self._core.counters["pings"] += 1
-        self._core.send_control(flow.rank, self._core.build.ping(flow.rank, flow.number(1, now), microseconds(now)))
+    def ping(self, flow: Peer, now: int, priority: int = CONTROL_CLASS) -> None:
+        """Sends a PING, which draws FEEDBACK, in a class of which nothing should be overtaken."""
+        core = self._core
+        core.counters["pings"] += 1
+        packet = core.build.ping(flow.rank, flow.number(1, now), microseconds(now), priority)
+        core.control_out.append(control_burst(flow.rank, self._tos[priority * 2 + 1], packet))
 
 
 def _missing(report: dict[str, int], bits: NDArray[np.uint8], out: OutgoingMessage, final: bool) -> Indices:

@@ -99,9 +99,10 @@ def test_numbers_tos_and_probes(seed):
         elif head["type"] == PacketType.PROBE:
             assert head["priority"] == previous[head["part"]]["priority"], "it must not overtake the packets it asks about"
             assert head["protected"] == 1
+        elif head["type"] == PacketType.PING:
+            assert head["priority"] in {p["priority"] for p in previous.values()}, "nor must one that asks about the window"
         else:
-            assert head["priority"] == CONTROL_CLASS
-            assert head["sequence"] == 0 or head["type"] == PacketType.PING
+            assert head["priority"] == CONTROL_CLASS and head["sequence"] == 0
 
 
 def test_an_urgent_peer_does_not_starve_another():
