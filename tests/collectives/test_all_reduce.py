@@ -31,7 +31,9 @@ def cases(draw, *, push=(0.0, 0.05, 0.3, 0.5), algorithms=("sharded", "ring", "p
     policy = Policy.from_dict(
         {
             "loss": {"push": draw(st.sampled_from(push)), "compensation": compensation},
-            "wire": {"dtype": wire, "message_bytes": draw(st.sampled_from([STRIDE, 3 * STRIDE + 5, 8 * STRIDE]))},
+            "wire": {"dtype": wire, "message_bytes": draw(st.sampled_from([STRIDE, 3 * STRIDE + 5, 8 * STRIDE, 32 * STRIDE]))},
+            # Without patience much is given up.
+            "grace": draw(st.sampled_from([{"factor": 0.0, "floor_ms": 0.0}, {}])),
         }
     )
     per_packet = STRIDE // (2 if wire != "float32" else np.dtype(dtype).itemsize)

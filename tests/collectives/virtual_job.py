@@ -34,6 +34,8 @@ class _Thread:
 
 
 class _Link:
+    inside = False
+
     def __init__(self, job, rank):
         self.engine = job.nodes[rank]
         self.thread = _Thread(job)
