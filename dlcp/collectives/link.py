@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,8 +31,15 @@ ABORT_LINGER_S: Final = 1.0
 """How long a failed rank stays to repeat its ABORT, at most."""
 LOOK_AGAIN_S: Final = 0.25
 """How often a rank whose peers do not answer looks whether it has met the right ones."""
+WINDOW_SHARE: Final = 0.9
+"""Share of the receive buffer that peers together may fill; the kernel reserves twice the buffer for its own overhead."""
+SMALLEST_AUTO_MTU: Final = 1500
+MODEST_BUFFER: Final = 4 << 20
+"""Less than this is too little for several peers at Gigabit rates."""
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class Link:
@@ -75,13 +83,14 @@ class Link:
         serve: Callable[[Engine, MessageReceived], Collective | None] | None = None,
     ) -> None:
         self._rank = rank
+        self._total = world + servers
         self._policy = policy
         self._faults: FaultPlan | None = None
         self._faulty: FaultyPort | None = None
         self._serve = serve
         self._started = False
         self._ident: int | None = None
-        total = world + servers
+        total = self._total
         meeting = Rendezvous(store, rank, total, prefix=f"dlcp/{name}", timeout_s=policy.timeouts.connect_s)
         try:
             self._faults = FaultPlan.parse(faults) if isinstance(faults, str) else faults
@@ -121,7 +130,25 @@ class Link:
         if address.is_unspecified:
             accepted = "an address of this host under which the other ranks reach it"
             raise ConfigError("Communicator", "host", f"{address} is not an address to send to", accepted)
-        return self._policy.payload_bytes(self._policy.wire.datagram_mtu(self._port.mtu), ipv6=address.version == 6)
+        ipv6 = address.version == 6
+        self._complain_about_buffer()
+        mtu = self._policy.wire.datagram_mtu(self._port.mtu)
+        if self._policy.wire.mtu == "auto":
+            # Every peer may always have two packets in flight; where many peers meet a small buffer, they must be small ones.
+            fits = int(self._port.receive_buffer * WINDOW_SHARE) // (2 * max(self._total - 1, 1))
+            mtu = min(mtu, max(fits, SMALLEST_AUTO_MTU))
+        return self._policy.payload_bytes(mtu, ipv6=ipv6)
+
+    def _complain_about_buffer(self) -> None:
+        wanted, granted = self._policy.memory.receive_buffer_bytes, self._port.receive_buffer
+        if granted < min(wanted, MODEST_BUFFER):
+            _log.warning(
+                "the kernel granted a receive buffer of %d KiB, %d were asked for: expect low throughput; "
+                "'sysctl -w net.core.rmem_max=%d' allows more",
+                granted >> 10,
+                wanted >> 10,
+                wanted,
+            )
 
     def _join(self, meeting: Rendezvous, job: Job) -> bool:
         """Starts the transport for a job and greets everybody; returns False if it was not the right job."""
@@ -134,7 +161,7 @@ class Link:
             cookie=job.cookie,
             policy=self._policy,
             stride=job.stride,
-            receive_window=self._port.receive_buffer // 2,
+            receive_window=int(self._port.receive_buffer * WINDOW_SHARE),
             now=time.monotonic_ns(),
         )
         self._reached: dict[bool, set[int]] = {False: set(), True: set()}
