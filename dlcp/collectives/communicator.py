@@ -93,8 +93,7 @@ class Communicator:
         self._members = tuple(range(world))
         self._owners = tuple(range(world, world + servers)) if algorithm == "ps" else self._members
         self._numbers = itertools.count(1)
-        # Reentrant: an operation that ends at once calls back from within the call that started it.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
         self._link = Link(

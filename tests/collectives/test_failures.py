@@ -138,6 +138,14 @@ def test_an_abort_reaches_everybody_in_any_weather(seed, world, after_us, drop):
     assert seconds < 2.0
 
 
+def test_an_abort_reaches_those_who_ask_for_nothing():
+    """Nobody would notice that the first copy was lost."""
+    job = Job(3, policies=policy(), cut=lambda source, destination, now: now < 10_000_000)
+    job.communicators[1].abort("enough")
+    job.network.run(lambda: False, limit_ns=SECOND // 5)
+    assert all(isinstance(job.nodes[rank].error, RemoteError) for rank in (0, 2))
+
+
 def test_a_long_reason_is_cut_but_arrives():
     job = Job(2, policies=policy())
     _, operations = start(job)
@@ -201,6 +209,9 @@ def test_leaving_with_debts_to_others_is_an_error_there(algorithm, servers):
     assert all(isinstance(e, PeerLostError) and e.rank == 1 for e in errors), errors
     assert any("it has closed" in str(e) for e in errors)
     assert seconds < 1.0
+    for rank in (0, 2):
+        endpoint = job.nodes[rank].endpoint
+        assert not any(flow.outgoing or flow.expected for flow in map(endpoint.flow, endpoint.peers)), "nothing of it goes on"
     with pytest.raises(ClosedError, match="the communicator is closed"):
         job.communicators[1].barrier()
 
@@ -232,13 +243,14 @@ def test_a_root_may_leave_before_the_others_call(drop):
 @pytest.mark.parametrize("seed", range(10))
 def test_everybody_learns_that_everybody_has_left(seed):
     """Also when goodbyes are lost: they are repeated."""
-    job = Job(4, algorithm="ps", servers=1, policies=policy(), weather=Weather(drop=0.3), seed=seed)
-    assert job.run([c.barrier_async() for c in job.communicators])
+    job = Job(4, algorithm="ps", servers=1, policies=policy(), seed=seed)
+    assert job.run([c.barrier_async() for c in job.communicators]) and job.settle()
+    job.network.weather = Weather(drop=0.7)
     for node in job.nodes.values():
         node.leave(job.network.now)
     everybody = set(range(5))
     assert job.network.run(lambda: all(node.left == everybody - {rank} for rank, node in job.nodes.items()), limit_ns=2 * SECOND)
-    assert all(node.error is None for node in job.nodes.values())
+    assert all(node.error is None for node in job.nodes.values()), [node.error for node in job.nodes.values()]
 
 
 # -- nothing half applied --------------------------------------------------------------------------------------------------

@@ -22,6 +22,14 @@ class Node(Engine):
     def events(self):
         return ()
 
+    def _on_received(self, event, now):
+        # Lost packets hold whatever the buffer held before.  Unless that is the caller's own array, it is nothing to be used.
+        array = getattr(self._running.get(operation_of(event.message)), "_array", None)
+        own = array is not None and np.may_share_memory(array, event.data)
+        for packet in () if own else event.lost.tolist():
+            event.data[packet * event.stride : (packet + 1) * event.stride] = 0xFF
+        super()._on_received(event, now)
+
 
 class _Thread:
     """Runs calls at once: everything here is one thread."""
