@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dlcp.collectives.claims import CLAIM_AFTER, Claims
 from dlcp.collectives.collective import Collective
-from dlcp.collectives.farewell import Farewell, farewell, reported
-from dlcp.errors import ClosedError, MismatchError, OperationTimeoutError, PeerLostError, RemoteError
+from dlcp.collectives.farewell import Farewell, farewell, reported, typed
+from dlcp.errors import ClosedError, DLCPError, MismatchError, OperationTimeoutError, PeerLostError, RemoteError
 from dlcp.policy import Policy
 from dlcp.transport.core import MILLISECOND, SECOND
 from dlcp.transport.endpoint import Endpoint
@@ -87,7 +87,7 @@ class Engine:
         self._early: dict[int, list[MessageReceived]] = {}
         self._claims = Claims(rank)
         self._seen: dict[int, set[tuple[int, int]]] = {}
-        self._error: BaseException | None = None
+        self._error: DLCPError | None = None
         self._aborts: list[tuple[int, Farewell]] = []
         self._goodbye: int | None = None
         self._now = 0
@@ -128,7 +128,7 @@ class Engine:
             self._check_left(peer, now)
 
     @property
-    def error(self) -> BaseException | None:
+    def error(self) -> DLCPError | None:
         """What ended this engine, or None."""
         return self._error
 
@@ -217,16 +217,16 @@ class Engine:
     def fail(self, error: BaseException) -> None:
         """The shell died: everyone who waits learns why, and peers are told if anything still leaves the host."""
         if self._error is None:
-            self._error = error
+            self._error = typed(error)
             # A shell that was stopped has nothing to tell: goodbyes have been said.
             if not isinstance(error, ClosedError):
-                self._tell_last(error)
+                self._tell_last(self._error)
         self._aborts.clear()
         self._goodbye = None
         self._end(self._error)
         self._look()
 
-    def _tell_last(self, error: BaseException) -> None:
+    def _tell_last(self, error: DLCPError) -> None:
         try:
             self.endpoint.drop_all()
             self.endpoint.transmit(self._now)
@@ -411,12 +411,13 @@ class Engine:
         """The first failure wins; peers are told, several times, since nobody acknowledges."""
         if self._error is not None:
             return
+        error = typed(error)
         words = farewell(error, self.rank)
         self._aborts = [(now + after, words) for after in ABORT_REPEATS]
         self.endpoint.abort(*words, now)
         self._end(error)
 
-    def _end(self, error: BaseException) -> None:
+    def _end(self, error: DLCPError) -> None:
         self._error = error
         self._early.clear()
         self._claims.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlcp.errors import MismatchError, OperationTimeoutError, PeerLostError, RemoteError
+from dlcp.errors import DLCPError, MismatchError, OperationTimeoutError, PeerLostError, RemoteError
 from dlcp.transport.events import PeerAborted
 from dlcp.wire.header import AbortKind
 
@@ -10,7 +10,16 @@ Farewell = tuple[AbortKind, int, float, str]
 """What an ABORT says: kind, culprit, its silence in seconds, reason."""
 
 
-def farewell(error: BaseException, rank: int) -> Farewell:
+def typed(error: BaseException) -> DLCPError:
+    """Returns an error that callers can catch as DLCPError: itself, or one that it is the cause of."""
+    if isinstance(error, DLCPError):
+        return error
+    wrapped = DLCPError(f"the transport failed: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def farewell(error: DLCPError, rank: int) -> Farewell:
     """Puts an error of ``rank`` into what its ABORT says."""
     if isinstance(error, PeerLostError):
         return AbortKind.PEER_LOST, error.rank, error.seconds, error.message
@@ -20,10 +29,11 @@ def farewell(error: BaseException, rank: int) -> Farewell:
         return AbortKind.MISMATCH, rank, 0.0, str(error)
     if isinstance(error, OperationTimeoutError):
         return AbortKind.TIMEOUT, rank, 0.0, str(error)
-    return AbortKind.FAILURE, rank, 0.0, f"{type(error).__name__}: {error}"
+    cause = error.__cause__ if type(error) is DLCPError and error.__cause__ is not None else error
+    return AbortKind.FAILURE, rank, 0.0, f"{type(cause).__name__}: {cause}"
 
 
-def reported(event: PeerAborted, rank: int) -> BaseException:
+def reported(event: PeerAborted, rank: int) -> DLCPError:
     """Returns the error that a peer's ABORT stands for at ``rank``."""
     text = f"rank {event.peer} reports: {event.reason}"
     if event.kind is AbortKind.PEER_LOST and event.culprit != rank:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from dlcp.collectives.operation import Operation
 from dlcp.errors import (
     ClosedError,
+    DLCPError,
     MismatchError,
     MtuError,
     OperationTimeoutError,
@@ -315,7 +316,7 @@ def test_the_first_failure_stays():
 
 
 def test_a_bug_in_the_transport_is_told_to_everybody(monkeypatch):
-    """One rank's endpoint raises: that rank gets the bare error, the others hear of it at once."""
+    """One rank's endpoint raises: that rank gets the error as the cause of a typed one, the others hear of it at once."""
     job = Job(3, policies=policy())
     _, operations = start(job)
     endpoint = job.nodes[1].endpoint
@@ -327,9 +328,10 @@ def test_a_bug_in_the_transport_is_told_to_everybody(monkeypatch):
     job.network.run(lambda: any(op.done() for op in operations))
     monkeypatch.undo()
     errors, seconds = job.errors(operations)
-    assert isinstance(errors[1], KeyError)
+    assert type(errors[1]) is DLCPError and isinstance(errors[1].__cause__, KeyError)
+    assert str(errors[1]) == "the transport failed: KeyError: 'no such thing'"
     assert all(isinstance(errors[rank], RemoteError) and errors[rank].rank == 1 for rank in (0, 2))
-    assert "KeyError: 'no such thing'" in errors[0].reason
+    assert errors[0].reason == "KeyError: 'no such thing'"
     assert seconds < 0.5
 
 

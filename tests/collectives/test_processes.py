@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 import dlcp
 from dlcp.collectives.residual import ResidualStore
 from dlcp.errors import ClosedError, OperationTimeoutError, PeerLostError, RemoteError
+from dlcp.wire.codec import encode_headers
 from tests.collectives.processes import Died, Ranks, Resources, note, policy, run_ranks
 
 ALGORITHMS = {"sharded": 0, "ring": 0, "ps": 2}
@@ -487,3 +489,52 @@ def test_waiting_in_vain_leaves_nothing_behind_and_callbacks_cannot_close():
     for watchers, refused in run_ranks(_patience, 2):
         assert watchers == 0
         assert "a callback cannot close the communicator" in refused
+
+
+def _under_fire(rank, folder):
+    rules = policy(loss={"push": 0.1})
+    with dlcp.Communicator(rank, 2, open_store(folder), policy=rules) as communicator:
+        note(communicator.address)
+        good = 0
+        end = time.monotonic() + 1.0
+        going_on = np.ones(1, np.float32)
+        while going_on[0]:
+            result = communicator.allreduce(np.full(50_000, rank + 1.0, np.float32), op="sum")
+            good += bool(np.isin(result, [1.0, 2.0, 3.0]).all() and (result == 3).mean() > 0.7)
+            going_on = communicator.broadcast(np.full(1, float(time.monotonic() < end), np.float32))
+            if not good:
+                break
+        return good, communicator.metrics()["transport"]
+
+
+def test_datagrams_from_elsewhere_change_nothing():
+    """Noise, cut headers, and whole ones of another job, thrown at both ranks while they work."""
+    rng = np.random.default_rng(0)
+    whole = encode_headers(1, type=0, source=1, destination=0, cookie=np.uint64(99), operation=1, length=100, stride=64)[
+        0
+    ].tobytes()
+    with Ranks(_under_fire, 2) as ranks, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gun:
+        addresses = ranks.notes(2)
+        while all(process.is_alive() for process in ranks.processes):
+            for address in addresses:
+                for datagram in (rng.bytes(int(rng.integers(0, 2000))), whole + bytes(64), whole[: int(rng.integers(48))]):
+                    gun.sendto(datagram, tuple(address))
+            time.sleep(0.001)
+        results = ranks.results()
+    for good, counters in results:
+        assert good > 0
+        assert counters["foreign"] > 10 and counters["truncated"] > 10
+
+
+def _two_at_once(rank, folder):
+    store = open_store(folder)
+    with (
+        dlcp.Communicator(rank, 2, store, policy=policy(), name="a") as first,
+        dlcp.Communicator(rank, 2, store, policy=policy(), name="b", algorithm="ring") as second,
+    ):
+        operations = [c.allreduce_async(np.full(30_000, k, np.float32), op="sum") for k in range(5) for c in (first, second)]
+        return [operation.wait().output[-1] for operation in operations]
+
+
+def test_communicators_side_by_side():
+    assert run_ranks(_two_at_once, 2) == [[2.0 * k for k in range(5) for _ in range(2)]] * 2
