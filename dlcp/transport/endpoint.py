@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from dlcp.policy import Policy
 from dlcp.transport.core import MILLISECOND, SECOND, Core, microseconds
 from dlcp.transport.events import Event, PeerAborted, PeerLeft, PeerReached, PeerSilent, describe
+from dlcp.transport.feedback import FEEDBACK_TIMER, FeedbackSender
 from dlcp.transport.packets import Burst, Frames
 from dlcp.transport.peer import Peer
-from dlcp.transport.receiver import COMPLETION_TIMER, FEEDBACK_TIMER, Receiver, message_key
+from dlcp.transport.receiver import COMPLETION_TIMER, Receiver, message_key
 from dlcp.transport.screening import Identity, Screened, screen
 from dlcp.transport.sender import PING_TIMER, PROBE_TIMER, Sender
 from dlcp.transport.serial import MASK, ahead
@@ -61,6 +62,7 @@ class Endpoint:
         self._core = Core(Identity(rank, world, cookie), policy, stride, receive_window, now)
         self._sender = Sender(self._core)
         self._receiver = Receiver(self._core)
+        self._feedback = FeedbackSender(self._core)
         self._greeting: dict[int, set[int]] = {}
         self._silence_ns = int(policy.timeouts.peer_s * SECOND)
         self._ping_ns = min(int(policy.timeouts.probe_max_ms * MILLISECOND), self._silence_ns // 4)
@@ -197,7 +199,7 @@ class Endpoint:
             elif kind == COMPLETION_TIMER:
                 self._receiver.on_completion_timer(peer, message, now)
             elif kind == FEEDBACK_TIMER:
-                self._receiver.send_feedback(self._core.peers[peer], now)
+                self._feedback.on_timer(self._core.peers[peer], now)
             elif kind == PING_TIMER:
                 self._sender.on_ping_timer(peer, now)
             elif kind == HELLO_TIMER:
@@ -220,14 +222,14 @@ class Endpoint:
             return
         if (types == PacketType.DATA).all():
             everything = np.arange(types.size, dtype=np.int64)
-            self._receiver.on_arrivals(screened, everything, set(), now)
+            self._feedback.on_arrivals(screened, everything, set(), now)
             self._receiver.on_data(frames, screened, everything, now)
             return
         data = np.flatnonzero(types == PacketType.DATA)
         numbered = np.flatnonzero((types == PacketType.DATA) | (types == PacketType.PROBE) | (types == PacketType.PING))
         if numbered.size:
             asking = sources[(types == PacketType.PROBE) | (types == PacketType.PING)]
-            self._receiver.on_arrivals(screened, numbered, set(asking.tolist()), now)
+            self._feedback.on_arrivals(screened, numbered, set(asking.tolist()), now)
         if data.size:
             self._receiver.on_data(frames, screened, data, now)
         for index in np.flatnonzero(types != PacketType.DATA).tolist():

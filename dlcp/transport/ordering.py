@@ -20,11 +20,11 @@ from dlcp.transport.serial import ahead_array
 MIN_WINDOW_NS: Final = 50_000
 """Shortest wait for stragglers: what an I/O loop takes to turn round."""
 UNKNOWN_WINDOW_NS: Final = 1_000_000
-"""Wait for stragglers on a path whose round trip has never been measured."""
+"""Shortest wait for stragglers on a path on which nothing has been lost so far."""
 ORDERLY_RUN: Final = 128
 """Packets in a row, none out of order, after which a path is taken for one that keeps order."""
 MAX_PATIENCE: Final = 4
-"""Longest wait for stragglers that have never been seen, in quarters of a round trip: then asking again is quicker."""
+"""Longest wait for stragglers that have never been seen, in quarters of a round trip: then asking for them is quicker."""
 CLASSES: Final = 8
 
 
@@ -84,7 +84,8 @@ class Ordering:
             return max(UNKNOWN_WINDOW_NS, self._extent * 5 // 4)
         if self._in_order >= ORDERLY_RUN:
             return max(rtt.minimum // 16, MIN_WINDOW_NS)
-        return max(rtt.minimum * self._patience // 4, self._extent * 5 // 4, MIN_WINDOW_NS)
+        least = UNKNOWN_WINDOW_NS if self._patience == MAX_PATIENCE else MIN_WINDOW_NS
+        return max(rtt.minimum * self._patience // 4, self._extent * 5 // 4, least)
 
     def waited_in_vain(self) -> None:
         """A wait for stragglers is over and something is still missing: it was lost."""

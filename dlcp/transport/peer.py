@@ -36,10 +36,8 @@ PACING_QUANTUM_NS: Final = 1_000_000
 """A paced flow may send this much time's worth in one go, as Linux sizes its TSO bursts; a quarter of a round trip if longer."""
 COLLAPSE_TIMEOUTS: Final = 7
 """Probe timeouts of silence that make a loss persistent congestion: three in a row, each twice as long as the one before."""
-LOSS_MEMORY: Final = 1 / 16
-"""Weight of the newest feedback in the moving average of the share of lost packets."""
-LOSSY_SHARE: Final = 0.002
-"""From this share of lost packets on, a path is worth a second copy of the packet that everything waits for."""
+CLEAN_RUN: Final = 1024
+"""Packets in a row, none lost, after which a path is taken for one that loses nothing."""
 
 
 class Expected(NamedTuple):
@@ -100,7 +98,7 @@ class Peer:
         self.unanswered = 0
         self.last_class = CONTROL_CLASS
         self.quiet_since = now
-        self.loss_share = 0.0
+        self.delivered_since_loss = 0
         self.probing: dict[int, int] = {}
         """Messages that were sent and are not acknowledged: the sequence number of the last probe, or packet; in that order."""
         self._ready: list[tuple[int, int, int, OutgoingMessage]] = []
@@ -124,6 +122,8 @@ class Peer:
         self.queue_depth = 0
         self.unreported = 0
         self.last_data = now
+        self._gap = 0
+        self._gap_widened_at: int | None = None
         self.ordering = Ordering()
 
     def heard(self, now: int) -> None:
@@ -149,8 +149,8 @@ class Peer:
 
     @property
     def lossy(self) -> bool:
-        """The path has been losing packets lately."""
-        return self.loss_share > LOSSY_SHARE
+        """The path has been losing packets lately, or is too new to tell."""
+        return self.delivered_since_loss < CLEAN_RUN
 
     def enqueue(self, message: OutgoingMessage) -> None:
         """Makes a message with packets left eligible for sending, or moves it up if it has become more urgent."""
@@ -254,8 +254,7 @@ class Peer:
         self.unanswered = 0
         silence, self.quiet_since = now - self.quiet_since, now
         lost = self._losses(progress, received, now)
-        if progress > 0:
-            self.loss_share += LOSS_MEMORY * (lost / max(progress, lost) - self.loss_share)
+        self.delivered_since_loss = 0 if lost else self.delivered_since_loss + received
         self.control.on_feedback(
             Sample(
                 now=now,
@@ -322,6 +321,9 @@ class Peer:
     def feedback(self, window: int, now: int) -> dict[str, int]:
         """Returns the columns of a feedback body and starts a new interval."""
         self.unreported = 0
+        gap = (self.highest - self.received) & MASK
+        if gap != self._gap:
+            self._gap, self._gap_widened_at = gap, self.received
         depth, self.queue_depth = self.queue_depth, 0
         return {
             "highest_sequence": self.highest,
@@ -344,6 +346,12 @@ class Peer:
         if rtt.minimum is None:
             return 2 * UNKNOWN_WINDOW_NS
         return max(rtt.minimum // 4 if seen or not self._late_seen else rtt.smoothed, 2 * MIN_WINDOW_NS)
+
+    @property
+    def loses_lately(self) -> bool:
+        """Packets from the peer have been getting lost (or duplicated, or late)."""
+        since = self._gap_widened_at
+        return since is not None and 0 <= ahead(self.received, since) < CLEAN_RUN
 
     def feedback_delay(self) -> int:
         """Returns how long feedback may be held back: a flow with a small window waits for it."""

@@ -14,16 +14,14 @@ from dlcp.transport.events import MessageReceived
 from dlcp.transport.finished import Finished
 from dlcp.transport.incoming import IncomingMessage
 from dlcp.transport.packets import Frames
-from dlcp.transport.peer import FEEDBACK_DELAY_NS, FEEDBACK_EVERY, Peer
+from dlcp.transport.peer import FEEDBACK_DELAY_NS
 from dlcp.transport.screening import Screened
 from dlcp.wire.header import BUSY, HEADER, HEADER_BYTES, OVER, PacketType
 
 Bytes = NDArray[np.uint8]
 
 COMPLETION_TIMER: Final = "completion"
-FEEDBACK_TIMER: Final = "feedback"
 _FLAGS_BYTE: Final = HEADER.slots["priority"].byte
-_PRIORITY_SHIFT: Final = HEADER.slots["priority"].shift
 _PROTECTED_BIT: Final = 1 << HEADER.slots["protected"].shift
 _TRIMMED_BIT: Final = 1 << HEADER.slots["trimmed"].shift
 _RETRANSMISSION_BIT: Final = 1 << HEADER.slots["retransmission"].shift
@@ -352,37 +350,6 @@ class Receiver:
             busy=busy,
         )
         self._core.send_control(peer, packet)
-
-    # -- feedback ------------------------------------------------------------------------------------------------------------
-
-    def on_arrivals(self, screened: Screened, which: NDArray[np.int64], urgent: set[int], now: int) -> None:
-        """Counts numbered packets ``which`` for congestion feedback; ``urgent`` are senders that wait for an answer."""
-        core = self._core
-        records = screened.records
-        sources = screened.sources[which]
-        first = int(sources[0])
-        groups = [(first, which)] if (sources == first).all() else [(int(s), which[sources == s]) for s in np.unique(sources)]
-        for source, mine in groups:
-            flow = core.peers[source]
-            flow.note_arrivals(
-                records["sequence"][mine].astype(np.uint32),
-                records["timestamp"][mine].astype(np.uint32),
-                screened.headers[mine, _FLAGS_BYTE] >> _PRIORITY_SHIFT,
-                int(np.count_nonzero((screened.ecn[mine] & 3) == 3)),
-                int(records["queue_depth"][mine].max()),
-                now,
-            )
-            if flow.unreported >= FEEDBACK_EVERY or source in urgent:
-                self.send_feedback(flow, now)
-            elif flow.unreported:
-                core.timers.set_earlier((FEEDBACK_TIMER, source, 0), now + flow.feedback_delay())
-
-    def send_feedback(self, flow: Peer, now: int) -> None:
-        """Queues FEEDBACK and ends the interval."""
-        core = self._core
-        core.timers.cancel((FEEDBACK_TIMER, flow.rank, 0))
-        core.counters["feedback_sent"] += 1
-        core.send_control(flow.rank, core.build.feedback(flow.rank, microseconds(now), flow.feedback(core.window_per_peer, now)))
 
 
 def message_key(screened: Screened, index: int) -> int:

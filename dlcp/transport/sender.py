@@ -177,14 +177,20 @@ class Sender:
         missing = _missing(report, body[REPORT_BODY.size :], out, final)
         if final:
             self._finish(flow, out, missing)
-            return
+        else:
+            self._on_status(flow, out, missing, report, now)
+        if report["echo"] and ahead(report["echo"], flow.acknowledged) > 0:
+            self._miss_feedback(flow, now)
+
+    def _on_status(self, flow: Peer, out: OutgoingMessage, missing: Indices, report: dict[str, int], now: int) -> None:
+        core = self._core
         if report["echo"] == 0:
             core.counters["trim_requests"] += int(missing.size)
         elif out.remaining or out.probe_round is None or ahead(report["echo"], out.probe_round) < 0:
             core.counters["stale_report"] += 1
             return
-        core.timers.cancel((PROBE_TIMER, peer, message))
-        flow.probing.pop(message, None)
+        core.timers.cancel((PROBE_TIMER, flow.rank, out.message))
+        flow.probing.pop(out.message, None)
         out.resend(missing, report["needed"])
         flow.enqueue(out)
 
@@ -217,6 +223,11 @@ class Sender:
         else:
             core.timers.set(ping, now + flow.rtt.probe_timeout())
         self._hasten(flow, unknown, now)
+
+    def _miss_feedback(self, flow: Peer, now: int) -> None:
+        """A report answers a probe of which feedback, which left first, has said nothing: that is lost, and may open the window."""
+        if flow.next_message() is not None:
+            self._core.timers.set_earlier((PING_TIMER, flow.rank, 0), now + flow.answer_delay(True))
 
     def _hasten(self, flow: Peer, everything: bool, now: int) -> None:
         """Brings forward the timers of probes that the peer has seen, or seen overtaken, without an answer so far."""

@@ -1,0 +1,62 @@
+"""Congestion feedback: counts what comes, packet by packet whatever it is, and tells senders when it is time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlcp.transport.core import Core, microseconds
+from dlcp.transport.peer import FEEDBACK_EVERY, MIN_FEEDBACK_DELAY_NS, Peer
+from dlcp.transport.screening import Screened
+from dlcp.wire.header import HEADER
+
+FEEDBACK_TIMER: Final = "feedback"
+_FLAGS_BYTE: Final = HEADER.slots["priority"].byte
+_PRIORITY_SHIFT: Final = HEADER.slots["priority"].shift
+
+
+class FeedbackSender:
+    """Sends FEEDBACK: after so many packets, at once to who asks, and otherwise a little later."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def on_arrivals(self, screened: Screened, which: NDArray[np.int64], urgent: set[int], now: int) -> None:
+        """Counts numbered packets ``which`` for congestion feedback; ``urgent`` are senders that wait for an answer."""
+        core = self._core
+        records = screened.records
+        sources = screened.sources[which]
+        first = int(sources[0])
+        groups = [(first, which)] if (sources == first).all() else [(int(s), which[sources == s]) for s in np.unique(sources)]
+        for source, mine in groups:
+            flow = core.peers[source]
+            flow.note_arrivals(
+                records["sequence"][mine].astype(np.uint32),
+                records["timestamp"][mine].astype(np.uint32),
+                screened.headers[mine, _FLAGS_BYTE] >> _PRIORITY_SHIFT,
+                int(np.count_nonzero((screened.ecn[mine] & 3) == 3)),
+                int(records["queue_depth"][mine].max()),
+                now,
+            )
+            if flow.unreported >= FEEDBACK_EVERY or source in urgent:
+                self.send(flow, now)
+            elif flow.unreported:
+                core.timers.set_earlier((FEEDBACK_TIMER, source, 0), now + flow.feedback_delay())
+
+    def send(self, flow: Peer, now: int, *, repeat: bool = True) -> None:
+        """Queues FEEDBACK and ends the interval; on a path that loses packets it is said once more if nothing comes of it."""
+        core = self._core
+        core.timers.cancel((FEEDBACK_TIMER, flow.rank, 0))
+        core.counters["feedback_sent"] += 1
+        core.send_control(flow.rank, core.build.feedback(flow.rank, microseconds(now), flow.feedback(core.window_per_peer, now)))
+        if repeat and flow.incoming and flow.loses_lately:
+            core.timers.set((FEEDBACK_TIMER, flow.rank, 0), now + 3 * flow.rtt.smoothed // 2 + MIN_FEEDBACK_DELAY_NS)
+
+    def on_timer(self, flow: Peer, now: int) -> None:
+        """Feedback has been held back for long enough; or nothing came of it, and a closed window may be waiting for it."""
+        if flow.unreported:
+            self.send(flow, now)
+        elif flow.incoming:
+            self.send(flow, now, repeat=False)
