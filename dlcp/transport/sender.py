@@ -225,7 +225,7 @@ class Sender:
         self._hasten(flow, unknown, now)
 
     def _miss_feedback(self, flow: Peer, now: int) -> None:
-        """A report answers a probe of which feedback, which left first, has said nothing: that is lost, and may open the window."""
+        """A report answers a probe of which feedback, which left first, says nothing: that is lost and may open the window."""
         if flow.next_message() is not None:
             self._core.timers.set_earlier((PING_TIMER, flow.rank, 0), now + flow.answer_delay(True))
 

@@ -172,7 +172,7 @@ def test_a_clean_path_carries_no_probes():
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from([0.05, 0.2, 0.4]))
 def test_control_traffic_stays_in_proportion(seed, drop):
-    """However bad it gets, probes and pings do not flood: they are small, and bounded by what is lost and by the time it takes."""
+    """However bad it gets, probes and pings do not flood: they are small, and bounded by what is lost and by the time taken."""
     rig = Rig(seed=seed, weather=Weather(drop=drop), greet=False)
     for _ in range(4):
         rig.send(0, 1, 50 * STRIDE)
