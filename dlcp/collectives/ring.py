@@ -31,7 +31,7 @@ class RingAllReduce(Collective):
         number: Number of the call.
         handle: What the caller waits on.
         array: 1-D contiguous, float32 or float64; read until the call ends.
-        output: 1-D, same length and dtype, not ``array``.
+        output: 1-D, same length and dtype; may be ``array`` itself if no push may be lost.
         plan: The cut, with one shard a rank.
         tags: ``uint8[packets]``, class * 2 + protected.
         world: Number of ranks.

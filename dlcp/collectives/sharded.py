@@ -67,7 +67,7 @@ class ShardedAllReduce(Collective):
         number: Number of the call.
         handle: What the caller waits on.
         array: 1-D contiguous, float32 or float64; read until the call ends.
-        output: 1-D, same length and dtype; may be ``array`` itself only if no pull may be lost.
+        output: 1-D, same length and dtype; may be ``array`` itself if no push may be lost.
         plan: The cut.
         tags: ``uint8[packets]``, class * 2 + protected.
         contributors: Ranks that contribute, ascending.

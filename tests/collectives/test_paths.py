@@ -83,7 +83,7 @@ def test_an_interface_that_does_not_take_the_policys_packets(router):
     for error, seconds in run_ranks(_join, 2, (left, right), policy(wire={"mtu": 9000})):
         assert isinstance(error, MtuError), error
         assert "wire.mtu is 9000" in str(error) and "rank 1 (10.0.2.2) takes 1500 bytes" in str(error)
-        assert seconds < 3.0
+        assert seconds < 12.0
 
 
 @pytest.mark.parametrize("how", ["told", "swallowed"])
@@ -103,7 +103,7 @@ def test_a_link_on_the_way_that_does_not_take_the_policys_packets(router, how):
         assert 1.5 <= seconds
     # Nothing is wrong in the other direction: it learns from the first.
     assert isinstance(second, RemoteError | MtuError) and "MtuError" in f"{type(second).__name__} {second}"
-    assert all(seconds < 1.5 + 3.5 for _, seconds in results)
+    assert all(seconds < 12.0 for _, seconds in results)
 
 
 def test_an_interface_too_small_for_any_packet(router):
@@ -148,6 +148,6 @@ def test_a_link_that_changes_in_the_middle(router, how):
             assert isinstance(error, PeerLostError) and error.rank == 1 - rank, error
         else:
             assert isinstance(error, MtuError | RemoteError | PeerLostError), error
-        assert seconds < 5.0
+        assert seconds < 15.0
     if how == "smaller":
         assert any(isinstance(error, MtuError) for error, _ in results), results

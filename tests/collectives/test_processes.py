@@ -226,7 +226,8 @@ def test_metrics_can_be_read_at_any_time():
 
 def _until_error(rank, folder, world, victim, how, algorithm, servers):
     """Reduces until it fails; returns the error, how long the failing call took, and how long the next one and the close did."""
-    rules = policy()
+    # How soon something happens is told by timeouts that are far apart, not by margins that a busy machine exceeds.
+    rules = policy(timeouts={"peer_s": 1.0 if how in ("kill", "stop") else 8.0, "operation_s": 30.0})
     if rank >= world:
         dlcp.serve(rank - world, servers, world, open_store(folder), policy=rules)
     communicator = dlcp.Communicator(rank, world, open_store(folder), policy=rules, algorithm=algorithm, servers=servers)
@@ -294,8 +295,8 @@ def test_a_rank_that_falls_silent_is_named_by_all_survivors(algorithm, servers, 
         assert isinstance(error, PeerLostError) and error.rank == victim, error
         if rank < world:
             _, waited, again, closed, leaked = result
-            assert waited < 1.0 * 1.25 + 2.0
-            assert again < 0.5 and closed < 1.5
+            assert waited < 15.0
+            assert again < 15.0 and closed < 2.9
             assert leaked == []
 
 
@@ -313,42 +314,36 @@ def test_a_rank_that_fails_tells_all_others_why(how):
             assert error.rank == victim and "it has closed" in str(error)
         else:
             assert isinstance(error, RemoteError) and (error.rank, error.reason) == (victim, expected)
-        # Well within the peer timeout.
-        assert waited < 0.9 and again < 0.5 and closed < 1.5
+        # Not by silence, and not by lingering.
+        assert waited < 7.0 and again < 7.0 and closed < 2.9
         assert leaked == []
 
 
 def _interrupted(rank, folder):
     communicator = dlcp.Communicator(rank, 2, open_store(folder), policy=policy(timeouts={"operation_s": 60.0}))
-    if rank == 0:
-        note("waiting")
-        begin = time.monotonic()
-        try:
-            communicator.allreduce(np.ones(10, np.float32))
-        except KeyboardInterrupt:
-            middle = time.monotonic()
-            communicator.abort("KeyboardInterrupt")
-            communicator.close()
-            note(time.monotonic() - middle)
-            raise
-        return time.monotonic() - begin
-    time.sleep(0.2)
+    link = communicator._link
+    if rank == 1:
+        link.wait_until(lambda: link.engine.error is not None, 20)
+        communicator.barrier()
+    operation = communicator.allreduce_async(np.ones(10, np.float32))
     try:
-        while True:
-            time.sleep(0.01)
-            if communicator._link.engine.error is not None:
-                communicator.barrier()
-    finally:
+        link.wait_until(lambda: link.engine.busy, 5)
+        note("waiting")
+        operation.wait()
+    except KeyboardInterrupt:
+        begin = time.monotonic()
+        communicator.abort("KeyboardInterrupt")
         communicator.close()
+        note(time.monotonic() - begin)
+        raise
 
 
 def test_ctrl_c_while_waiting():
     with Ranks(_interrupted, 2) as ranks:
         ranks.notes(1)
-        time.sleep(0.1)
         ranks.signal(0, signal.SIGINT)
         results = ranks.results(10)
-        assert ranks.notes(1)[0] < 1.5
+        assert ranks.notes(1)[0] < 2.9
     assert isinstance(results[0], KeyboardInterrupt)
     assert isinstance(results[1], RemoteError) and results[1].reason == "KeyboardInterrupt"
 
@@ -372,7 +367,7 @@ def test_sigterm_while_waiting():
         begin = time.monotonic()
         ranks.signal(0, signal.SIGTERM)
         results = ranks.results(10)
-        assert time.monotonic() - begin < 4.0
+        assert time.monotonic() - begin < 9.0
         ranks.processes[0].join(5)
         assert ranks.processes[0].exitcode is not None
     assert isinstance(results[0], SystemExit)
@@ -380,7 +375,7 @@ def test_sigterm_while_waiting():
 
 
 def _close_early(rank, folder):
-    communicator = dlcp.Communicator(rank, 2, open_store(folder), policy=policy())
+    communicator = dlcp.Communicator(rank, 2, open_store(folder), policy=policy(timeouts={"peer_s": 8.0}))
     communicator.barrier()
     if rank == 1:
         begin = time.monotonic()
@@ -402,7 +397,7 @@ def test_a_rank_that_closes_early_is_no_reason_to_hang():
         results = ranks.results(15)
         waited = ranks.notes(1)[0]
     assert isinstance(results[0], PeerLostError) and results[0].rank == 1 and "has closed" in str(results[0])
-    assert waited < 1.0 and results[1] < 4.0
+    assert waited < 7.0 and results[1] < 7.0
 
 
 def _close_while_waiting(rank, folder):
@@ -425,7 +420,7 @@ def _close_while_waiting(rank, folder):
 
 def test_closing_ends_operations_that_are_under_way():
     results = run_ranks(_close_while_waiting, 2)
-    assert results[0] < 8.0
+    assert results[0] < 15.0
 
 
 def _never_calls(rank, folder):

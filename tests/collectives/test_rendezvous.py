@@ -310,7 +310,7 @@ def _meet(rank, folder, changes):
             communicator.barrier()
             return "met"
     except dlcp.DLCPError as error:
-        assert time.monotonic() - begin < 6.0, error
+        assert time.monotonic() - begin < 12.0, error
         assert before.leaked() == []
         return error
 
@@ -424,7 +424,7 @@ def test_a_peer_that_does_not_answer():
         # Whoever is first tells the other.
         assert isinstance(error, UnreachableError | RemoteError), error
         assert "rank 1 at 127.0.0.1:9 did not answer for 1.5 s" in str(error)
-        assert seconds < 1.5 + 3.5 and leaked == []
+        assert seconds < 12.0 and leaked == []
     assert any(isinstance(result[0], UnreachableError) and result[0].rank == 1 for result in (results[0], results[2]))
 
 
@@ -536,4 +536,4 @@ def test_a_rank_that_gives_up_late():
     results = run_ranks(_dies_while_greeting, 2)
     assert isinstance(results[1][0], MtuError)
     assert isinstance(results[0][0], MtuError | RemoteError | PeerLostError) and "as if" in str(results[0][0])
-    assert results[0][1] < 5.0
+    assert results[0][1] < 12.0
