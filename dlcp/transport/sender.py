@@ -23,7 +23,7 @@ from dlcp.transport.events import Indices, MessageSent, MessageUnknown, describe
 from dlcp.transport.incoming import unpack_bitmap
 from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.packets import Burst, control_burst
-from dlcp.transport.peer import Peer
+from dlcp.transport.peer import FEEDBACK_DELAY_NS, FEEDBACK_EVERY, Peer
 from dlcp.transport.serial import MASK, ahead
 from dlcp.wire.header import CONTROL_CLASS, OVER, REPORT_BODY
 
@@ -143,14 +143,12 @@ class Sender:
     def _probe(self, flow: Peer, message: OutgoingMessage, bursts: list[Burst], now: int, copies: int = 1) -> None:
         core = self._core
         tos = core.policy.tos(message.probe_priority, True)
-        sequence = 0
-        for _ in range(copies):
-            # Zero in a report means that no probe is answered.
-            sequence = flow.number(1, now) or flow.number(1, now)
-            bursts.append(control_burst(flow.rank, tos, message.probe(sequence, microseconds(now))))
+        # Zero in a report means that no probe is answered.
+        sequences = [flow.number(1, now) or flow.number(1, now) for _ in range(copies)]
+        bursts.extend(control_burst(flow.rank, tos, message.probe(s, microseconds(now))) for s in sequences)
         core.counters["probes"] += copies
         flow.probing.pop(message.message, None)
-        flow.probing[message.message] = sequence
+        flow.probing[message.message] = sequences[0]
         core.timers.set((PROBE_TIMER, flow.rank, message.message), now + flow.rtt.probe_timeout(message.attempt))
 
     # -- answers ---------------------------------------------------------------------------------------------------------
@@ -234,15 +232,22 @@ class Sender:
         core = self._core
         passed = []
         for message, sequence in flow.probing.items():
-            if ahead(sequence, flow.acknowledged) > 0:
+            beyond = ahead(sequence, flow.acknowledged)
+            if beyond > (FEEDBACK_EVERY if flow.lossy else 0):
                 break
-            passed.append(message)
-        for message in passed:
             out = flow.outgoing[message]
-            allowed = flow.answer_delay(flow.probing.pop(message) == flow.acknowledged)
-            delay = min(allowed << min(out.nudges, 16), flow.rtt.probe_timeout(max(out.attempt, 0)))
-            out.nudges += 1
+            if beyond > 0:
+                # It left right behind what has arrived, so it should be there by now too, and feedback about it on its way.
+                allowed = max(flow.rtt.minimum or flow.rtt.smoothed, FEEDBACK_DELAY_NS)
+            else:
+                passed.append(message)
+                allowed = flow.answer_delay(beyond == 0)
+                # The path works: timeouts need not back off any more (RFC 9002, section 6.2.1).
+                out.attempt = min(out.attempt, 0)
+            delay = min(allowed << min(out.nudges, 16), flow.rtt.probe_timeout())
             core.timers.set_earlier((PROBE_TIMER, flow.rank, message), now + delay)
+        for message in passed:
+            del flow.probing[message]
         if everything and flow.rtt.minimum is not None:
             # These were armed when the round trip was anybody's guess.
             for message in flow.probing:
@@ -259,8 +264,9 @@ class Sender:
         if out is None or out.remaining:
             return
         out.attempt += 1
-        # Two, as RFC 9002, section 6.2.4 allows, unless the probes of other messages ask as well.
-        self._probe(flow, out, core.control_out, now, copies=1 if len(flow.probing) > 1 else 2)
+        out.nudges += 1
+        # Two, as RFC 9002, section 6.2.4 allows, unless nothing else gets lost and the probes of other messages ask as well.
+        self._probe(flow, out, core.control_out, now, copies=2 if flow.lossy or len(flow.probing) <= 1 else 1)
 
     def on_ping_timer(self, peer: int, now: int) -> None:
         """The window is closed, and the end of it may be lost, or the feedback about it: ask."""

@@ -15,7 +15,7 @@ BOUNDS = st.sampled_from([0.0, 0.01, 0.05, 0.5])
 MESSAGES = st.lists(st.tuples(LENGTHS, BOUNDS, st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=4)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), LOSSY, MESSAGES, st.sampled_from(["dctcp", "delay", "fixed"]))
 @example(
     3, Weather(drop=0.3, duplicate=0.2, corrupt=0.1, truncate=0.05, mark=0.1, jitter_ns=300_000), [(20_000, 0.1, 0.25)], "dctcp"

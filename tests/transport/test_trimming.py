@@ -32,7 +32,7 @@ def trimmer(random, share, log=None):
     return meddle
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), LOSSY, st.sampled_from([0.02, 0.3, 1.0]), st.sampled_from([0.0, 0.05, 0.3]))
 def test_trimmed_messages_arrive_in_any_weather(seed, weather, share, bound):
     rig = Rig(seed=seed, weather=weather, meddle=trimmer(np.random.default_rng(seed), share))
