@@ -23,6 +23,8 @@ UNKNOWN_WINDOW_NS: Final = 1_000_000
 """Shortest wait for stragglers on a path on which nothing has been lost so far."""
 ORDERLY_RUN: Final = 128
 """Packets in a row, none out of order, after which a path is taken for one that keeps order."""
+LOSSLESS_RUN: Final = 1024
+"""Packets, with no wait in vain, after which a path is taken for one that loses nothing."""
 MAX_PATIENCE: Final = 4
 """Longest wait for stragglers that have never been seen, in quarters of a round trip: then asking for them is quicker."""
 CLASSES: Final = 8
@@ -35,6 +37,8 @@ class Ordering:
         self._highest = np.zeros(CLASSES, np.uint32)
         self._delay = np.zeros(CLASSES, np.uint32)
         self._known = np.zeros(CLASSES, bool)
+        self._packets = 0
+        self._lost_at = 0
         self._in_order = 0
         self._extent = 0
         self._patience = MAX_PATIENCE
@@ -47,6 +51,7 @@ class Ordering:
         self._highest[classes] = sequences
         self._delay[classes] = np.uint32(now // 1000 & 0xFFFFFFFF) - timestamps
         self._known[classes] = True
+        self._packets += int(sequences.size)
         self._in_order += int(sequences.size)
 
     def note(self, sequences: NDArray[np.uint32], timestamps: NDArray[np.uint32], classes: NDArray[np.uint8], now: int) -> None:
@@ -59,6 +64,7 @@ class Ordering:
             now: Nanoseconds.
         """
         delays = np.uint32(now // 1000 & 0xFFFFFFFF) - timestamps
+        self._packets += int(sequences.size)
         self._in_order += int(sequences.size)
         for kind in np.unique(classes).tolist():
             mine = classes == kind
@@ -78,19 +84,29 @@ class Ordering:
                 self._extent = max(self._extent, int(extra.max()) * 1000)
                 self._in_order = 0
 
-    def window(self, rtt: RttEstimator) -> int:
-        """Returns how long to wait for stragglers before calling them lost, in nanoseconds."""
-        if rtt.minimum is None:
-            return max(UNKNOWN_WINDOW_NS, self._extent * 5 // 4)
+    def window(self, rtt: RttEstimator, for_good: bool) -> int:
+        """Returns how long to wait for stragglers before calling them lost, in nanoseconds.
+
+        Args:
+            rtt: Estimator of the path.
+            for_good: They would be given up; otherwise they are asked for, and an error costs no more than a packet.
+        """
+        if self._packets - self._lost_at >= LOSSLESS_RUN:
+            # Where nothing gets lost, what is missing will come.
+            self._patience = MAX_PATIENCE
+        shortest = rtt.minimum or 0
+        late = self._extent * 5 // 4
+        if not shortest or (for_good and self._patience == MAX_PATIENCE):
+            return max(shortest, late, UNKNOWN_WINDOW_NS)
         if self._in_order >= ORDERLY_RUN:
-            return max(rtt.minimum // 16, MIN_WINDOW_NS)
-        least = UNKNOWN_WINDOW_NS if self._patience == MAX_PATIENCE else MIN_WINDOW_NS
-        return max(rtt.minimum * self._patience // 4, self._extent * 5 // 4, least)
+            return max(shortest // 16, MIN_WINDOW_NS)
+        return max(shortest * self._patience // 4, late, MIN_WINDOW_NS)
 
     def waited_in_vain(self) -> None:
         """A wait for stragglers is over and something is still missing: it was lost."""
         self._patience = max(self._patience - 1, 1)
         self._extent -= self._extent // 4
+        self._lost_at = self._packets
 
     def straggler_came(self) -> None:
         """Something came that had been called lost."""

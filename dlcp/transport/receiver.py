@@ -265,7 +265,7 @@ class Receiver:
         # A sender that waits for feedback is silent for a round trip and for as long as feedback is held back here.
         floor = flow.rtt.smoothed + 4 * flow.rtt.variation + FEEDBACK_DELAY_NS
         floor = max(int(grace.floor_ms * MILLISECOND), floor)
-        return incoming.deadline(grace.factor, floor, flow.ordering.window(flow.rtt), flow.last_data)
+        return incoming.deadline(grace.factor, floor, flow.ordering.window(flow.rtt, incoming.satisfied), flow.last_data)
 
     def _arm(self, incoming: IncomingMessage) -> None:
         deadline = self._deadline(incoming)

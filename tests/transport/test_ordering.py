@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dlcp.transport.congestion import FlowParameters, Sample, create
 from dlcp.transport.finished import FinishedMessages
-from dlcp.transport.ordering import MAX_PATIENCE, MIN_WINDOW_NS, ORDERLY_RUN, UNKNOWN_WINDOW_NS, Ordering
+from dlcp.transport.ordering import LOSSLESS_RUN, MAX_PATIENCE, MIN_WINDOW_NS, ORDERLY_RUN, UNKNOWN_WINDOW_NS, Ordering
 from dlcp.transport.peer import Peer
 from dlcp.transport.rtt import RttEstimator
 from dlcp.transport.serial import MASK, ahead
@@ -30,45 +30,56 @@ def take(ordering, packets, now):
 
 
 def test_nothing_known_means_a_fixed_wait():
-    assert Ordering().window(estimator(sampled=False)) == UNKNOWN_WINDOW_NS
+    assert Ordering().window(estimator(sampled=False), False) == UNKNOWN_WINDOW_NS
 
 
 def test_patience_runs_out_with_losses_and_comes_back_with_stragglers():
     ordering, rtt = Ordering(), estimator()
     windows = []
     for _ in range(6):
-        windows.append(ordering.window(rtt))
+        windows.append(ordering.window(rtt, False))
         ordering.waited_in_vain()
     assert windows == [RTT, RTT * 3 // 4, RTT // 2, RTT // 4, RTT // 4, RTT // 4]
     ordering.straggler_came()
-    assert ordering.window(rtt) == RTT * MAX_PATIENCE // 4
+    assert ordering.window(rtt, False) == RTT * MAX_PATIENCE // 4
 
 
-def test_a_path_that_keeps_order_is_not_waited_for():
+def test_a_path_that_loses_but_keeps_order_is_not_waited_for():
     ordering, rtt = Ordering(), estimator()
     take(ordering, [(i, 0, 3) for i in range(ORDERLY_RUN - 1)], MS)
-    assert ordering.window(rtt) == RTT
+    ordering.waited_in_vain()
+    assert ordering.window(rtt, False) == RTT * 3 // 4
     take(ordering, [(ORDERLY_RUN, 0, 3)], MS)
-    assert ordering.window(rtt) == RTT // 16
+    assert ordering.window(rtt, False) == RTT // 16
     fast = RttEstimator(initial_ns=MS, floor_ns=MS, ceiling_ns=MS)
     fast.sample(20_000)
-    assert ordering.window(fast) == MIN_WINDOW_NS
-    fresh = Ordering()
-    assert fresh.window(fast) == UNKNOWN_WINDOW_NS, "nothing lost so far, so why hurry"
-    fresh.waited_in_vain()
-    assert fresh.window(fast) == MIN_WINDOW_NS
+    assert ordering.window(fast, False) == MIN_WINDOW_NS
     ordering.straggler_came()
-    assert ordering.window(rtt) == RTT
+    assert ordering.window(rtt, False) == RTT
+
+
+def test_where_nothing_gets_lost_a_gap_is_a_straggler():
+    """Whatever the order: giving it up would be for good, and comes up once in a thousand packets at most."""
+    ordering, rtt, fast = Ordering(), estimator(), RttEstimator(initial_ns=MS, floor_ns=MS, ceiling_ns=MS)
+    fast.sample(20_000)
+    assert ordering.window(fast, True) == UNKNOWN_WINDOW_NS
+    ordering.waited_in_vain()
+    take(ordering, [(i, 0, 3) for i in range(LOSSLESS_RUN - 1)], MS)
+    assert ordering.window(fast, True) == MIN_WINDOW_NS
+    take(ordering, [(LOSSLESS_RUN, 0, 3)], MS)
+    assert ordering.window(fast, True) == UNKNOWN_WINDOW_NS and ordering.window(rtt, True) == RTT
+    assert ordering.window(fast, False) == MIN_WINDOW_NS, "asking for it is cheap"
 
 
 def test_urgent_packets_may_overtake_others():
     """Strict priority is no disorder; inside a class it would be."""
     ordering, rtt = Ordering(), estimator()
     packets = [(i * 3 + lag, 0, kind) for i in range(100) for kind, lag in ((7, 300), (3, 150), (0, 0))]
+    ordering.waited_in_vain()
     take(ordering, packets, MS)
-    assert ordering.window(rtt) == RTT // 16
+    assert ordering.window(rtt, False) == RTT // 16
     take(ordering, [(5000, 900, 3), (4999, 800, 3)], 2 * MS)
-    assert ordering.window(rtt) > RTT // 16
+    assert ordering.window(rtt, False) > RTT // 16
 
 
 @settings(max_examples=60)
@@ -83,10 +94,10 @@ def test_a_packet_that_was_late_is_waited_for_as_long_again_and_a_quarter(first,
     take(ordering, [((first + 1) & MASK, (clock + apart_us + sent_elsewhere) & MASK, 2)], arrival_2)
     take(ordering, [(first, (clock + sent_elsewhere) & MASK, 2)], arrival_1)
     extra = (late_us + apart_us) * 1000
-    assert ordering.window(rtt) == max(RTT, extra * 5 // 4)
+    assert ordering.window(rtt, False) == max(RTT, extra * 5 // 4)
     for _ in range(40):
         ordering.waited_in_vain()
-    assert ordering.window(rtt) == RTT // 4, "forgotten in time"
+    assert ordering.window(rtt, False) == RTT // 4, "forgotten in time"
 
 
 @settings(max_examples=100)
@@ -111,7 +122,7 @@ def test_batches_do_not_matter(data):
         newer = highest is None or ahead(int(sequences[i]), highest) > 0
         (quick.note_orderly if newer else quick.note)(sequences[one], timestamps[one], kinds[one], 5 * MS)
         highest = int(sequences[i]) if newer else highest
-    assert whole.window(estimator()) == single.window(estimator()) == quick.window(estimator())
+    assert whole.window(estimator(), True) == single.window(estimator(), True) == quick.window(estimator(), True)
     assert np.array_equal(whole._highest, single._highest) and np.array_equal(whole._highest, quick._highest)
 
 
