@@ -78,6 +78,7 @@ class Receiver:
                 group.source, group.message, (group.length, group.stride, group.bound, group.protected_packets), group.size, now
             )
             if incoming is None:
+                self._note_straggler(group.source, group.message, group.flags)
                 continue
             if incoming.place_runs(frames, group.runs, group.indices, group.ascending, group.protected, now):
                 self._core.counters["delivered"] += group.size
@@ -124,6 +125,7 @@ class Receiver:
         message = message_key(screened, int(which[0]))
         incoming = self._find(source, message, _described(record), len(which), now)
         if incoming is None:
+            self._note_straggler(source, message, flags)
             return
         stride = incoming.stride
         indices = offsets // stride
@@ -157,6 +159,13 @@ class Receiver:
             incoming.note_tags(indices, flags)
         self._placed(incoming, flags, now)
 
+    def _note_straggler(self, source: int, message: int, flags: NDArray[np.uint8]) -> None:
+        """Packets came for which there is no message: was one of them given up?"""
+        flow = self._core.peers[source]
+        finished = flow.finished.get(message)
+        if finished is not None and finished.missing and not (flags & _RETRANSMISSION_BIT).all():
+            flow.ordering.straggler_came()
+
     def _placed(self, incoming: IncomingMessage, flags: NDArray[np.uint8], now: int) -> None:
         flow = self._core.peers[incoming.peer]
         flow.last_data = now
@@ -183,11 +192,8 @@ class Receiver:
                 core.counters["inconsistent"] += count
                 return None
             return incoming
-        finished = flow.finished.get(message)
-        if finished is not None:
+        if message in flow.finished:
             core.counters["late"] += count
-            if finished.missing:
-                flow.ordering.straggler_came()
             return None
         if self.admission.over(message):
             core.counters["stale"] += count

@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import deque
 from typing import Final
 
 from dlcp.transport.congestion.base import CongestionControl, FlowParameters, Sample, register
 
-CHANCE_DEVIATIONS: Final = 3.0
+CHANCE_DEVIATIONS: Final = 4.0
 """Standard deviations by which losses must exceed the tolerated share before they are more than bad luck."""
+LOSS_SAMPLE: Final = 64
+"""Packets over which the share of lost ones is taken at least: a small window tells little about it in one round trip."""
 
 
 def excess_loss(lost: int, total: int, tolerance: float) -> float:
     """Returns the share of lost packets beyond the tolerated one; 0 while chance explains it.
 
     With 16 packets and a tolerance of 5 % one is often lost, and that is 6 %: only what a binomial distribution of the tolerated
-    share makes unlikely is a signal.  Without any tolerance every loss is one.
+    share makes unlikely is a signal (one packet more than the deviations say, because it is skewed).  Without any tolerance every
+    loss is one.
     """
     if not lost or not total:
         return 0.0
-    likely = tolerance * total + CHANCE_DEVIATIONS * math.sqrt(tolerance * (1 - tolerance) * total)
+    likely = tolerance * total + CHANCE_DEVIATIONS * math.sqrt(tolerance * (1 - tolerance) * total) + 1 if tolerance else 0.0
     return lost / total - tolerance if lost > likely else 0.0
 
 
@@ -35,6 +39,8 @@ class _Rounds(CongestionControl):
         self._round_end: int | None = None
         self._delivered = self._lost = self._marked = 0
         self._limited = False
+        self._history: deque[tuple[int, int]] = deque()
+        self._history_lost = self._history_total = 0
 
     def on_feedback(self, sample: Sample) -> None:
         self._delivered += sample.delivered
@@ -47,12 +53,23 @@ class _Rounds(CongestionControl):
         if sample.now >= self._round_end:
             total = self._delivered + self._lost
             if total:
-                excess = excess_loss(self._lost, total, self.parameters.loss_tolerance)
+                excess = self._excess(self._lost, total)
                 self._end_of_round(sample, self._marked / max(self._delivered, 1), excess, self._limited)
             self._delivered = self._lost = self._marked = 0
             self._limited = False
             self._round_end = sample.now + sample.smoothed_rtt
         self._clamp()
+
+    def _excess(self, lost: int, total: int) -> float:
+        """Adds a round to the sample of recent packets and returns the share lost beyond what is tolerated."""
+        self._history.append((lost, total))
+        self._history_lost += lost
+        self._history_total += total
+        while self._history_total - self._history[0][1] >= LOSS_SAMPLE:
+            old_lost, old_total = self._history.popleft()
+            self._history_lost -= old_lost
+            self._history_total -= old_total
+        return excess_loss(self._history_lost, self._history_total, self.parameters.loss_tolerance)
 
     @abstractmethod
     def _every_feedback(self, sample: Sample) -> None:
@@ -84,10 +101,11 @@ class Dctcp(_Rounds):
     def _end_of_round(self, sample: Sample, marked: float, excess: float, limited: bool) -> None:
         share = min(max(marked, excess), 1.0)
         gain = self.parameters.gain
-        self.alpha = (1 - gain) * self.alpha + gain * share
+        self.alpha = (1 - gain) * self.alpha + gain * min(marked, 1.0)
         growing = self.window < self.threshold
         if share > 0:
-            self.window *= 1 - max(self.alpha, excess) / 2
+            # Growing by doubling ends in a window of twice what the path takes.
+            self.window *= 1 - max(self.alpha if marked > 0 else 0.0, excess, 1.0 if growing else 0.0) / 2
             self.threshold = self.window
         if limited and (share > 0 or not growing):
             self.window += 1
