@@ -87,6 +87,7 @@ class OutgoingMessage:
         "_uniform",
         "attempt",
         "bound",
+        "busy",
         "length",
         "message",
         "nudges",
@@ -134,6 +135,7 @@ class OutgoingMessage:
         self.order = order
         self.attempt = 0
         self.nudges = 0
+        self.busy = False
         self.probe_round: int | None = None
         self.probe_priority = CONTROL_CLASS
         self.ticket = 0
@@ -272,3 +274,4 @@ class OutgoingMessage:
         self._rounds.append(_Round(chosen, True))
         self.probe_round = None
         self.attempt = self.nudges = 0
+        self.busy = False

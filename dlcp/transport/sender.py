@@ -171,6 +171,8 @@ class Sender:
                 self._forget(flow, out)
                 core.events.append(MessageUnknown(peer, message))
             core.counters["busy"] += 1
+            # It says so itself as soon as it has room, and need not be asked as often as about losses.
+            out.busy = True
             return
         missing = _missing(report, body[REPORT_BODY.size :], out, final)
         if final:
@@ -184,6 +186,9 @@ class Sender:
         core = self._core
         if report["echo"] == 0:
             core.counters["trim_requests"] += int(missing.size)
+            if out.remaining > 2 * out.packets:
+                # No switch trims that much: a peer that has gone mad must not fill our memory.
+                return
         elif out.remaining or out.probe_round is None or ahead(report["echo"], out.probe_round) < 0:
             core.counters["stale_report"] += 1
             return
@@ -236,6 +241,9 @@ class Sender:
             if beyond > (FEEDBACK_EVERY if flow.lossy else 0):
                 break
             out = flow.outgoing[message]
+            if out.busy:
+                passed.append(message)
+                continue
             if beyond > 0:
                 # It left right behind what has arrived, so it should be there by now too, and feedback about it on its way.
                 allowed = max(flow.rtt.minimum or flow.rtt.smoothed, FEEDBACK_DELAY_NS)

@@ -91,6 +91,17 @@ def test_a_refused_message_is_sent_as_soon_as_it_is_asked_for():
     assert not rig.endpoints[1].flow(0).refused
 
 
+def test_a_receiver_without_memory_is_not_pestered():
+    """It said that it is busy, and will say when it is not: its senders ask a few times a second."""
+    rig = Rig(policy=policy_of(memory={"early_bytes": SMALL}), greet=True)
+    for _ in range(13):
+        rig.send(0, 1, 20_000, expect=False)
+    rig.settle(SECOND)
+    before = rig.endpoints[0].counters()["probes"]
+    rig.settle(10 * SECOND)
+    assert 10 * 10 * 4 <= rig.endpoints[0].counters()["probes"] - before <= 10 * 10 * 5 * 2 * 1.2
+
+
 def test_messages_without_bytes_are_not_free():
     """A peer that is far ahead, or mad, may open as many empty messages as fit, and no more."""
     rig = Rig(policy=policy_of(memory={"early_bytes": SMALL}))

@@ -66,6 +66,15 @@ def test_silence_does_not_count_what_was_waited_for_before():
     assert rig.events(PeerSilent, 0)[0].seconds <= (rig.now - began) / SECOND
 
 
+def test_sending_more_and_more_to_a_dead_peer_does_not_put_its_end_off():
+    rig = Rig(cut=lambda source, destination, now: True)
+    while not rig.events(PeerSilent) and rig.now < 10 * SECOND:
+        rig.send(0, 1, 1000, expect=False)
+        rig.net.run(lambda: rig.events(PeerSilent), limit_ns=300 * MS)
+        rig.net.now += 100 * MS
+    assert rig.events(PeerSilent) and rig.now <= 3 * SECOND
+
+
 def test_a_peer_that_is_heard_again_may_fall_silent_again():
     down = [True]
     rig = Rig(cut=lambda source, destination, now: down[0])

@@ -367,3 +367,26 @@ def test_frames_of_any_pitch_and_none_at_all():
     endpoint.receive([narrow, empty, wide], 1)
     assert digest(endpoint) == before
     assert endpoint.counters() == {"truncated": 4, "version": 1}
+
+
+def test_a_stop_is_believed_only_within_bound_and_protection():
+    rig = Rig(seed=1, cut=lambda source, destination, now: source == 1)
+    key = rig.send(0, 1, 20 * STRIDE, bound=0.1, share=0.5)
+    tags = rig.sent[key].tags
+    sender = rig.endpoints[0]
+    droppable, protected = np.flatnonzero(tags & 1 == 0), np.flatnonzero(tags & 1)
+
+    def stop(missing, packets=20):
+        lost = np.zeros(20, bool)
+        lost[missing] = True
+        body = REPORT_BODY.encode(1, missing=len(missing), packets=packets)[0].tobytes() + np.packbits(lost).tobytes()
+        feed(sender, [report(PacketType.STOP, key[2], body)], 0)
+        return list(sender.events())
+
+    assert stop(protected[:1]) == [], "a protected packet"
+    assert stop(droppable[:3]) == [], "three of twenty are more than a tenth"
+    assert stop([], packets=19) == [], "another message"
+    assert stop([], packets=0) == [], "about nothing"
+    assert sender.counters()["malformed"] == 4
+    (event,) = stop(droppable[:1])
+    assert event.lost.tolist() == droppable[:1].tolist()

@@ -134,3 +134,19 @@ def test_a_trimmed_packet_outside_the_message_is_malformed():
     rig.verify()
     assert rig.endpoints[1].counters()["malformed"] >= 1
     assert rig.endpoints[1].counters().get("trimmed", 0) == 0
+
+
+def test_a_peer_that_asks_for_everything_again_and_again_is_not_given_everything():
+    rig = Rig(cut=lambda source, destination, now: source == 1)
+    key = rig.send(0, 1, 100 * STRIDE)
+    sender = rig.endpoints[0]
+    packet = rig.endpoints[1]._core.build.report(
+        PacketType.STATUS, 0, key[2], 0, np.packbits(np.ones(100, bool)), packets=100, missing=100, needed=100, echo=0
+    )
+    for _ in range(1000):
+        rig.net.inject(0, packet.tobytes())
+    rig.settle(1)
+    assert sender.flow(1).outgoing[key[2]].remaining <= 300
+    rig.net.cut = lambda source, destination, now: False
+    rig.run()
+    rig.verify()

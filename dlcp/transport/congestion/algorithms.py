@@ -117,23 +117,32 @@ class Dctcp(_Rounds):
 
 @register("delay")
 class Delay(_Rounds):
-    """Delay-based, after Swift (SIGCOMM 2020): grow below the target queueing delay, shrink in proportion to the excess."""
+    """Delay-based, after Swift (SIGCOMM 2020): grow below the target queueing delay, shrink in proportion to the excess.
+
+    The smallest delay of a round counts: what stands in the queue delays every packet, a busy host only some.
+    """
 
     BETA = 0.8
     MAX_DECREASE = 0.5
 
+    def __init__(self, parameters: FlowParameters) -> None:
+        super().__init__(parameters)
+        self._queueing: int | None = None
+
     def _every_feedback(self, sample: Sample) -> None:
-        if sample.rtt is None or sample.marked:
+        if sample.rtt is None:
             return
-        if sample.rtt - sample.minimum_rtt <= self.parameters.target_delay_ns and sample.limited:
+        queueing = sample.rtt - sample.minimum_rtt
+        self._queueing = queueing if self._queueing is None else min(self._queueing, queueing)
+        if self._queueing <= self.parameters.target_delay_ns and sample.limited and not sample.marked:
             self.window += sample.delivered / max(self.window, 1.0) * max(1.0, self.window / 16)
 
     def _end_of_round(self, sample: Sample, marked: float, excess: float, limited: bool) -> None:
         decrease = 0.0
-        if sample.rtt is not None:
-            target = sample.minimum_rtt + self.parameters.target_delay_ns
-            if sample.rtt > target:
-                decrease = self.BETA * (sample.rtt - target) / sample.rtt
+        if self._queueing is not None and self._queueing > self.parameters.target_delay_ns:
+            over = self._queueing - self.parameters.target_delay_ns
+            decrease = self.BETA * over / (sample.minimum_rtt + self._queueing)
+        self._queueing = None
         decrease = max(decrease, excess / 2, marked / 2)
         self.window *= 1 - min(decrease, self.MAX_DECREASE)
 
