@@ -179,8 +179,6 @@ class Sender:
             self._finish(flow, out, missing)
         else:
             self._on_status(flow, out, missing, report, now)
-        if report["echo"] and ahead(report["echo"], flow.acknowledged) > 0:
-            self._miss_feedback(flow, now)
 
     def _on_status(self, flow: Peer, out: OutgoingMessage, missing: Indices, report: dict[str, int], now: int) -> None:
         core = self._core
@@ -226,11 +224,6 @@ class Sender:
         else:
             core.timers.set(ping, now + flow.rtt.probe_timeout())
         self._hasten(flow, unknown, now)
-
-    def _miss_feedback(self, flow: Peer, now: int) -> None:
-        """A report answers a probe of which feedback, which left first, says nothing: that is lost and may open the window."""
-        if flow.next_message() is not None:
-            self._core.timers.set_earlier((PING_TIMER, flow.rank, 0), now + flow.answer_delay(True))
 
     def _hasten(self, flow: Peer, everything: bool, now: int) -> None:
         """Brings forward the timers of probes that the peer has seen, or seen overtaken, without an answer so far."""

@@ -151,6 +151,31 @@ def test_the_last_probe_of_a_lossy_flow_goes_twice():
     assert rig.now - start < 3 * RTT
 
 
+def test_news_of_the_first_copy_is_enough():
+    """The second copy of the last probe is lost, and so is the answer to the first: feedback about the first tells."""
+    probes, answers, log = [], [], []
+
+    def meddle(flight):
+        log.append(flight)
+        kind = kind_of(flight.datagram)
+        if kind == PacketType.DATA and column(flight.datagram, "offset") == 0 and not column(flight.datagram, "retransmission"):
+            return []
+        if kind == PacketType.PROBE:
+            probes.append(flight)
+            return [] if len(probes) == 2 else [flight.datagram]
+        if kind == PacketType.STATUS:
+            answers.append(flight)
+            return [] if len(answers) == 1 else [flight.datagram]
+        return [flight.datagram]
+
+    rig = known_to_keep_order()
+    rig.net.meddle = meddle
+    start = rig.now
+    key = rig.send(0, 1, 6 * STRIDE)
+    rig.run()
+    assert rig.when_done(key)[1] - start < 7 * RTT
+
+
 def test_on_a_clean_path_the_first_loss_is_seen_by_feedback():
     """No probe follows a message there; but once feedback passes its last packet and no STOP came, one does."""
     meddle, log = lose_once(PacketType.DATA, 3)
