@@ -11,7 +11,7 @@ from dlcp.transport.ordering import ORDERLY_RUN
 from dlcp.transport.peer import CLEAN_RUN
 from dlcp.transport.virtual import Weather
 from dlcp.transport.virtual_link import LinkModel
-from dlcp.wire.header import PacketType
+from dlcp.wire.header import HEADER_BYTES, PacketType
 from tests.transport.rig import MS, SECOND, STRIDE, Rig, column, kind_of, policy_of
 
 DELAY = 50_000
@@ -149,6 +149,28 @@ def test_the_last_probe_of_a_lossy_flow_goes_twice():
     probes = [f for f in log if kind_of(f.datagram) == PacketType.PROBE]
     assert len(probes) == 2 and probes[0].at == probes[1].at
     assert rig.now - start < 3 * RTT
+
+
+def test_feedback_that_would_have_opened_a_window_is_said_again():
+    """The window takes 16 packets a round trip; all feedback about one of them is lost, on a path that loses packets."""
+    seen, cut = [], []
+
+    def meddle(flight):
+        kind = kind_of(flight.datagram)
+        if kind == PacketType.DATA:
+            seen.append(flight)
+            return [] if len(seen) == 3 else [flight.datagram]
+        if kind == PacketType.FEEDBACK and flight.source == 1 and len(seen) > 60 and (not cut or cut == [flight.at]):
+            cut[:] = [flight.at]
+            return []
+        return [flight.datagram]
+
+    rig = known_to_keep_order(window=16 * (STRIDE + HEADER_BYTES))
+    rig.net.meddle = meddle
+    start = rig.now
+    key = rig.send(0, 1, 160 * STRIDE, priority=3)
+    rig.run()
+    assert cut and rig.when_done(key)[1] - start < 18 * RTT
 
 
 def test_news_of_the_first_copy_is_enough():
