@@ -81,21 +81,25 @@ class Receiver:
                 self._note_straggler(group.source, group.message, group.flags)
                 continue
             if incoming.place_runs(frames, group.runs, group.indices, group.ascending, group.protected, now):
-                self._core.counters["delivered"] += group.size
+                new = group.size
+                self._core.counters["delivered"] += new
             else:
-                self._place_one_by_one(frames, group, incoming, now)
+                new = self._place_one_by_one(frames, group, incoming, now)
             if self.keep_tags:
                 incoming.note_tags(group.indices, group.flags)
-            self._placed(incoming, group.flags, now)
+            self._placed(incoming, group.flags, new, now)
 
-    def _place_one_by_one(self, frames: list[Frames], group: Group, incoming: IncomingMessage, now: int) -> None:
-        """Some packets of the group are duplicates."""
+    def _place_one_by_one(self, frames: list[Frames], group: Group, incoming: IncomingMessage, now: int) -> int:
+        """Some packets of the group are duplicates; returns how many are not."""
+        total = 0
         for frame in np.unique(group.frame).tolist():
             mine = group.frame == frame
             payload = frames[frame].data[:, HEADER_BYTES:]
             new = incoming.place(payload, group.row[mine], group.indices[mine], group.protected[mine], now)
             self._core.counters["delivered"] += new
             self._core.counters["duplicate"] += int(np.count_nonzero(mine)) - new
+            total += new
+        return total
 
     def _on_odd(self, frames: list[Frames], screened: Screened, which: NDArray[np.int64], now: int) -> None:
         """A batch with packets that are trimmed, malformed or contradict each other: stretch by stretch."""
@@ -157,7 +161,7 @@ class Receiver:
         core.counters["duplicate"] += int(indices.size) - new
         if self.keep_tags:
             incoming.note_tags(indices, flags)
-        self._placed(incoming, flags, now)
+        self._placed(incoming, flags, new, now)
 
     def _note_straggler(self, source: int, message: int, flags: NDArray[np.uint8]) -> None:
         """Packets came for which there is no message: was one of them given up?"""
@@ -166,11 +170,15 @@ class Receiver:
         if finished is not None and finished.missing and not (flags & _RETRANSMISSION_BIT).all():
             flow.ordering.straggler_came()
 
-    def _placed(self, incoming: IncomingMessage, flags: NDArray[np.uint8], now: int) -> None:
+    def _placed(self, incoming: IncomingMessage, flags: NDArray[np.uint8], new: int, now: int) -> None:
         flow = self._core.peers[incoming.peer]
         flow.last_data = now
-        if incoming.reported and not (flags & _RETRANSMISSION_BIT).all():
-            flow.ordering.straggler_came()
+        if incoming.reported:
+            if not (flags & _RETRANSMISSION_BIT).all():
+                flow.ordering.straggler_came()
+            elif new:
+                # The copy that was asked for came, and the first one did not even by now: it was lost.
+                flow.ordering.waited_in_vain()
         if incoming.missing == 0:
             self._complete(incoming, now)
         else:
@@ -292,8 +300,8 @@ class Receiver:
         if now < deadline:
             core.timers.set((COMPLETION_TIMER, incoming.peer, incoming.message), deadline)
             return
-        core.peers[incoming.peer].ordering.waited_in_vain()
         if incoming.satisfied:
+            core.peers[incoming.peer].ordering.waited_in_vain()
             self._complete(incoming, now)
             return
         incoming.probed = False
