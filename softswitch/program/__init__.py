@@ -1,0 +1,1 @@
+"""Reads BMv2 JSON into plain, checked data."""
