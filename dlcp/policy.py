@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from dlcp.errors import ConfigError
 from dlcp.schema import Document, Record, refuse, section, setting
-from dlcp.schema_kinds import Choice, Either, Integer, Items, Number
+from dlcp.schema_kinds import Choice, Either, Flag, Integer, Items, Number
 from dlcp.wire.header import CONTROL_CLASS, HEADER_BYTES
 
 KIB: Final = 1024
@@ -257,6 +257,40 @@ class Memory:
 
 
 @section
+class Switches:
+    """What switches do when queues grow, and how they spread traffic over equal paths."""
+
+    mark_share: float = setting(
+        Number(0, 1),
+        default=0.2,
+        doc="Share of a queue's buffer above which packets with ECT are marked (CE); 1 marks none.",
+    )
+    drop_share: float = setting(
+        Number(0, 1),
+        default=0.4,
+        doc="Share of a queue's buffer above which droppable packets are given up; 1 gives up none before the queue is full. What "
+        "is left is for protected packets.",
+    )
+    overload: str = setting(
+        Choice(("drop", "trim")),
+        default="trim",
+        doc="What is done to droppable packets above drop_share: drop them, or trim them to their headers and forward those in class "
+        "7, so that the receiver knows at once. Switches that cannot trim drop.",
+    )
+    spray: str = setting(
+        Choice(("round-robin", "random", "hash")),
+        default="round-robin",
+        doc="How the job's packets spread over equal paths: packet by packet in turn or at random, or by a hash of the flow as "
+        "ordinary traffic does.",
+    )
+    stamp_depth: bool = setting(
+        Flag(),
+        default=True,
+        doc="Whether switches write the deepest queue on the path into the header.",
+    )
+
+
+@section
 class Policy(Document):
     """All of it; every part has a default, so ``Policy()`` is a working policy."""
 
@@ -270,6 +304,9 @@ class Policy(Document):
     timeouts: Timeouts = setting(Record(Timeouts), default=Timeouts(), doc="How long silence is borne.")
     wire: Wire = setting(Record(Wire), default=Wire(), doc="What goes into a datagram.")
     memory: Memory = setting(Record(Memory), default=Memory(), doc="Bounds on memory.")
+    switch: Switches = setting(
+        Record(Switches), default=Switches(), doc="What switches do when queues grow, and how they spread traffic."
+    )
 
     def tos(self, priority: int, protected: bool) -> int:
         """Returns the IP ToS byte, DSCP << 2 | ECN, of a packet of class ``priority`` (0 to 7).
