@@ -268,14 +268,14 @@ class Switches:
     drop_share: float = setting(
         Number(0, 1),
         default=0.4,
-        doc="Share of a queue's buffer above which droppable packets are given up; 1 gives up none before the queue is full. What "
-        "is left is for protected packets.",
+        doc="Share of a queue's buffer above which droppable packets are given up; the rest is for protected ones. 1 gives up "
+        "none before the queue is full.",
     )
     overload: str = setting(
         Choice(("drop", "trim")),
         default="trim",
-        doc="What is done to droppable packets above drop_share: drop them, or trim them to their headers and forward those in class "
-        "7, so that the receiver knows at once. Switches that cannot trim drop.",
+        doc="What is done to droppable packets above drop_share: drop them, or trim them to their headers and forward those in "
+        "class 7, so that the receiver knows at once. Switches that cannot trim drop.",
     )
     spray: str = setting(
         Choice(("round-robin", "random", "hash")),
