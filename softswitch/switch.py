@@ -2,9 +2,9 @@
 
 Theory of operation.  A packet that arrives goes through ingress at once.  What ingress decides happens in simple_switch's order:
 clones of the packet as it came, then resubmission, or else replication, or else one egress port.  At an egress port a packet
-waits in the queue of its priority until the link is free; only then does egress run, so that it sees what the queue holds, and the
-length that egress emits is what occupies the link.  A port whose link is transparent (no rate, delay or loss) needs no queue:
-egress runs at once.
+waits in the queue of its priority until the link is free; only then does egress run, so that it sees what the queue holds, and
+the length that egress emits is what occupies the link.  A port whose link is transparent (no rate, delay or loss) needs no
+queue: egress runs at once.
 
 Time is integer nanoseconds of any clock and is an argument of every call; calls must not go back in time.
 

@@ -1,8 +1,8 @@
 """The traffic manager: all ports of a switch, and when which packet leaves.
 
-A packet waits in the queue of its priority until the port's link is free.  A port that is served late is served as of the times at
-which its link became free, so that rates are exact and the order of priorities is decided among the packets that were there at
-that moment.
+A packet waits in the queue of its priority until the port's link is free.  A port that is served late is served as of the times
+at which its link became free, so that rates are exact and the order of priorities is decided among the packets that were there
+at that moment.
 """
 
 from __future__ import annotations
