@@ -272,8 +272,8 @@ class Profile:
 
     # --- one-shot groups
 
-    def check_oneshot(self, oneshot: OneShot) -> None:
-        """Raise ``BadValue`` or ``OutOfRoom`` unless an entry may hold this group."""
+    def check_oneshot(self, oneshot: OneShot, replaced: Group | None) -> None:
+        """Raise ``BadValue`` or ``OutOfRoom`` unless an entry may hold this group instead of the one it has."""
         self._check_selects()
         if self.members or self.groups:
             raise BadValue(f"{self.name}: members and groups are in use; one-shot entries cannot be mixed with them")
@@ -284,6 +284,7 @@ class Profile:
         copies = sum(action.weight for action in oneshot.actions)
         if copies > (limit := min(self.max_group_size or MAX_COPIES, MAX_COPIES)):
             raise BadValue(f"{self.name}: {copies} actions by weight are more than the {limit} of a group")
+        self._check_room(copies, 0, replaced.copies if replaced is not None else 0)
 
     def make_oneshot(self, oneshot: OneShot) -> Group:
         """A group for one entry, which gives it back by ``free_oneshot``."""

@@ -149,7 +149,7 @@ class Table:
             raise Immutable(f"{self.name}: the program fixes the entry {entry.match}")
         self._check_timeout(idle_timeout_ns)
         if action is not None:
-            self._check_action(action)
+            self._check_action(action, entry)
         self._journal.record(
             self._change, entry, entry.action, entry.idle_timeout_ns, entry.metadata, entry.controller_metadata, entry.last_hit
         )
@@ -309,7 +309,7 @@ class Table:
                 del entry.group.users[entry]
             entry.group = None
 
-    def _check_action(self, action: Action) -> None:
+    def _check_action(self, action: Action, entry: Entry | None = None) -> None:
         if isinstance(action, Call):
             if self.profile is not None:
                 raise BadValue(f"{self.name}: entries of this table refer to members or groups of {self.profile.name}")
@@ -323,7 +323,7 @@ class Table:
             self.profile.check_manual()
             self.profile.group(action.id)
         else:
-            self.profile.check_oneshot(action)
+            self.profile.check_oneshot(action, entry.group if entry is not None else None)
 
     def _check_timeout(self, idle_timeout_ns: int) -> None:
         if idle_timeout_ns < 0 or (idle_timeout_ns and not self.model.support_timeout):
