@@ -78,6 +78,8 @@ KEYS = {
     "switch.overload": (st.sampled_from(["drop", "trim"]), ["mark", "Trim", "", *NOT_STRINGS]),
     "switch.spray": (st.sampled_from(["round-robin", "random", "hash"]), ["round_robin", "ecmp", "", *NOT_STRINGS]),
     "switch.stamp_depth": (st.booleans(), [0, 1, "true", 1.0, None, [], {}]),
+    "switch.trust_dscp": (st.booleans(), [0, 1, "false", None, [], {}]),
+    "switch.isolation": (st.sampled_from(["none", "demote", "refuse"]), ["off", "Refuse", "", *NOT_STRINGS]),
 }
 
 
@@ -180,6 +182,8 @@ def test_a_single_change_changes_the_digest_and_is_named(key):
         "switch.overload": "drop",
         "switch.spray": "hash",
         "switch.stamp_depth": False,
+        "switch.trust_dscp": True,
+        "switch.isolation": "refuse",
     }
     base = Policy.from_dict(nested(companions if key not in ("loss.pull", "loss.resync_steps") else {}))
     value = other.get(key)
@@ -195,7 +199,7 @@ def test_a_single_change_changes_the_digest_and_is_named(key):
 
 def test_digest_does_not_depend_on_platform_or_version_of_python():
     # A constant: ranks on different hosts compare digests.  It changes when a key or a default does.
-    assert Policy().digest() == "e6deb9fe56062e557265580f03a6bb9a"
+    assert Policy().digest() == "4c50d611e496dbd512fe2de1d9396f4b"
 
 
 def test_minus_zero_is_zero():
