@@ -260,7 +260,7 @@ class Switch:
         elif outcome.multicast is not None:
             group, priority, phv = outcome.multicast
             assert self.pipeline is not None
-            replicas = self.pipeline.runtime.groups.replicas(group)
+            replicas = self.pipeline.runtime.groups.copies(group)
             self._replicate(replicas, Item(priority, length, phv, micros, 0, 0, REPLICATED, 0, passes, port), now)
         elif outcome.unicast is not None:
             number, priority, phv = outcome.unicast
@@ -269,15 +269,15 @@ class Switch:
     def _clone(self, session: int, item: Item, now: int) -> None:
         """Sends a copy to the ports of a clone session; to none if the session is not configured, as simple_switch does."""
         assert self.pipeline is not None
-        found = self.pipeline.runtime.sessions.lookup(session)
+        found = self.pipeline.runtime.sessions.items.get(session)
         if found is None:
             return
         self.copies += 1
         if item.passes >= MAX_PASSES:
             self.drops["too-many-passes"] += 1
             return
-        replicas, priority, truncate = found
-        self._replicate(replicas, item._replace(priority=priority, truncate=truncate, passes=item.passes + 1), now)
+        copy = item._replace(priority=found.class_of_service, truncate=found.packet_length, passes=item.passes + 1)
+        self._replicate(found.active, copy, now)
 
     def _replicate(self, replicas: Iterable[tuple[int, int]], item: Item, now: int) -> None:
         """Queues one copy for each (port, replication id)."""

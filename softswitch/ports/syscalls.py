@@ -1,8 +1,7 @@
 """System calls that Python lacks: ``recvmmsg``, ``sendmmsg`` and ``ppoll``, through ctypes and without numpy.
 
 Structures are described to the kernel in flat arrays of machine words that Python fills by slices.  Layouts are those of LP64
-Linux: ``struct mmsghdr`` takes eight words, ``struct iovec`` two, ``struct pollfd`` one (recvmmsg(2), poll(2)).  Calls release the
-GIL.
+Linux: ``struct mmsghdr`` takes eight words, ``struct iovec`` two, ``struct pollfd`` one (recvmmsg(2), poll(2)).
 """
 
 from __future__ import annotations
