@@ -21,8 +21,8 @@ PLAIN: list[MatchKind] = ["exact", "ternary", "range", "optional"]
 def keys(draw: st.DrawFn) -> tuple[KeyField, ...]:
     """One to three fields, at most one of them longest-prefix, narrow enough that entries meet."""
     widths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
-    everywhere = draw(st.none() | st.sampled_from(PLAIN))
-    kinds: list[MatchKind] = [everywhere or draw(st.sampled_from(PLAIN)) for _ in widths]
+    one = draw(st.none() | st.sampled_from(PLAIN))
+    kinds: list[MatchKind] = [draw(st.sampled_from(PLAIN)) if one is None else one for _ in widths]
     if draw(st.booleans()):
         kinds[draw(st.integers(0, len(kinds) - 1))] = "lpm"
     return tuple(key(kind, width, f"k{i}") for i, (kind, width) in enumerate(zip(kinds, widths, strict=True)))

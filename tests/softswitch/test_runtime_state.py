@@ -14,6 +14,7 @@ from softswitch.runtime import (
     Call,
     CloneSession,
     DigestQueue,
+    Entry,
     GroupMember,
     GroupRef,
     MemberRef,
@@ -65,10 +66,8 @@ def _table(
     )
 
 
-def _direct(run: Runtime, match: int, config: MeterConfig | None, packets: int) -> None:
-    entry = run.tables["exact"].get((match,), 0)
-    run.tables["exact"].write_counter(entry, packets, packets * 100)
-    run.tables["exact"].write_meter(entry, config)
+def _entry(run: Runtime, match: int) -> Entry:
+    return run.tables["exact"].get((match,), 0)
 
 
 OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
@@ -81,7 +80,8 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
         lambda name, call: lambda run: run.tables[name].set_default(call), st.sampled_from(["exact", "lpm", "ternary"]), CALLS
     ),
     st.sampled_from(["exact", "lpm", "ternary"]).map(lambda name: lambda run: run.tables[name].reset_default()),
-    st.builds(lambda *a: lambda run: _direct(run, *a), SMALL, CONFIGS, SMALL),
+    st.builds(lambda m, v: lambda run: run.tables["exact"].write_counter(_entry(run, m), v, v), SMALL, st.integers(-1, 9)),
+    st.builds(lambda m, c: lambda run: run.tables["exact"].write_meter(_entry(run, m), c), SMALL, CONFIGS),
     st.builds(lambda i, c: lambda run: run.profiles["selector"].insert_member(i, c), SMALL, CALLS),
     st.builds(lambda i, c: lambda run: run.profiles["selector"].modify_member(i, c), SMALL, CALLS),
     st.builds(lambda i: lambda run: run.profiles["selector"].delete_member(i), SMALL),
