@@ -291,14 +291,14 @@ class Switches:
     trust_dscp: bool = setting(
         Flag(),
         default=False,
-        doc="Whether ordinary traffic gets the queue of the class whose DSCP it bears; otherwise all of it shares the least urgent "
-        "one, so that no one but the job claims urgency.",
+        doc="Whether ordinary traffic gets the queue of the class whose DSCP it bears; otherwise all of it shares the least "
+        "urgent one, so that no one but the job claims urgency.",
     )
     isolation: str = setting(
         Choice(("none", "demote", "refuse")),
         default="none",
-        doc="What happens to the packets of jobs that are not permitted (dlcp switch permit): nothing, as all are; they are treated "
-        "as ordinary traffic; they are dropped.",
+        doc="What happens to the packets of jobs that are not permitted (dlcp switch permit): nothing, as all are; they are "
+        "treated as ordinary traffic; they are dropped.",
     )
 
 
