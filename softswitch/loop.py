@@ -102,6 +102,10 @@ class SwitchLoop:
         if port.blocked:
             self.switch.traffic.set_blocked(port.number, False, self._clock())
 
+    def outsides(self) -> dict[int, PacketIO]:
+        """What is attached, by port."""
+        return dict(self._outsides)
+
     def watch(self, descriptor: int, function: Callable[[], object]) -> None:
         """Calls ``function`` whenever ``descriptor`` is readable."""
         self._watched[descriptor] = function
@@ -131,6 +135,11 @@ class SwitchLoop:
             raise call.error
         result: T = call.result
         return result
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Runs ``function`` in the switch's thread later, without waiting for it; safe in a signal handler."""
+        self._calls.append(_Call(function))
+        self.wake()
 
     def stop(self) -> None:
         """Ends ``run`` soon; safe in a signal handler."""

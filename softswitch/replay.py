@@ -1,7 +1,7 @@
 """Runs a switch over capture files instead of interfaces, in the time of the captures.
 
-Frames arrive when their time stamps say, links and queues keep that time, and what leaves is stamped with it: the same files give the
-same files, on any machine and however busy it is.  The arrival of frames with equal stamps is by port number, then by position.
+Frames arrive when their time stamps say, links and queues keep that time, and what leaves is stamped with it: the same files give
+the same files, on any machine and however busy it is.  Frames with equal stamps arrive by port number, then by position.
 """
 
 from __future__ import annotations

@@ -13,9 +13,10 @@ from softswitch.switch import Switch
 def drops_by_cause(switch: Switch) -> Counter[str]:
     """All packets that a switch dropped since it started, by cause.
 
-    ``ingress``, ``egress`` and ``parser-...`` are the program's doing; ``queue-full``, ``no-queue`` (a priority beyond the last queue),
-    ``link-loss``, ``port-down``, ``program-replaced`` and ``no-interface`` the ports'; ``no-port``, ``no-replica`` (an empty
-    multicast group or clone session), ``no-controller``, ``no-program``, ``too-many-passes`` and ``internal-error`` the switch's.
+    ``ingress``, ``egress`` and ``parser-...`` are the program's doing; ``queue-full``, ``no-queue`` (a priority beyond the last
+    queue), ``link-loss``, ``port-down``, ``program-replaced`` and ``no-interface`` the ports'; ``no-port``, ``no-replica`` (an
+    empty multicast group or clone session), ``no-controller``, ``no-program``, ``too-many-passes`` and ``internal-error`` the
+    switch's.
     """
     drops = switch.drops + switch.traffic.drops
     if switch.pipeline is not None:

@@ -18,10 +18,10 @@ def _scaled(text: str, pattern: str, units: dict[str, int], what: str) -> int:
         raise BadValue(f"{text!r} is not {what}")
     whole, _, fraction = match[1].partition(".")
     # In integers: floating point would make 2.3 ms a nanosecond short.
-    scaled = (int(whole + fraction) * units[match[2].lower()], 10 ** len(fraction))
-    if scaled[0] % scaled[1]:
+    value, rest = divmod(int(whole + fraction) * units[match[2].lower()], int("1" + "0" * len(fraction)))
+    if rest:
         raise BadValue(f"{text!r} is finer than one unit")
-    return scaled[0] // scaled[1]
+    return value
 
 
 def parse_rate(text: str) -> int:

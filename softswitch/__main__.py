@@ -1,0 +1,7 @@
+"""``python -m softswitch``."""
+
+import sys
+
+from softswitch.cli import main
+
+sys.exit(main())
