@@ -9,6 +9,9 @@ that runs that pass.  The hook starts a reduction and returns a future; the comm
 * *Undo.*  Residuals are taken out and recorded while a pass runs.  If the pass fails they are put back to where they were before
   it, which is where the parameters are, too.
 * *Memory.*  A contribution is a copy, and ``max_in_flight`` bounds how many there are; a further bucket waits in the hook.
+
+:class:`~dlcp.torch.pipeline.PipelinedOptimizer` cuts buckets into parts and does not wait at the end of the pass; it uses
+:meth:`Reducer.begin`, :meth:`Reducer.launch`, :meth:`Reducer.await_landing` and :meth:`Reducer.finish` by itself.
 """
 
 from __future__ import annotations
@@ -144,18 +147,33 @@ class Reducer:
         for stage in self._stages.values():
             stage.close()
 
-    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        if bucket.index() == 0:  # DDP launches buckets in the order of their index, so this is a new pass
-            with self._changed:
-                self._before_pass = self._residuals.snapshot()
-                self._largest = 0
-            self._began()
-        buffer = bucket.buffer()
-        layout = self._layout(bucket.parameters())
-        layout.check(buffer)
-        self._classes.observe(layout, bucket.index() == 0, bucket.is_last())
+    def begin(self) -> None:
+        """Begins a pass; nothing may be under way."""
         with self._changed:
-            self._changed.wait_for(lambda: self._in_flight < self._max_in_flight or self.error is not None)
+            self._before_pass = self._residuals.snapshot()
+            self._largest = 0
+        self._began()
+
+    def observe(self, bucket: GradBucket) -> BucketLayout:
+        """Takes note of a bucket, and refuses what DDP would accept in silence."""
+        layout = self.layout(bucket.parameters())
+        layout.check(bucket.buffer())
+        self._classes.observe(layout, bucket.index() == 0, bucket.is_last())
+        return layout
+
+    def launch(self, buffer: Tensor, layout: BucketLayout, most: int | None = None) -> torch.futures.Future[Tensor]:
+        """Starts the reduction of a buffer.
+
+        Args:
+            buffer: Vector of the gradients; receives the mean.
+            layout: What it holds.
+            most: Waits until fewer than so many are under way; None does not wait.
+
+        Returns:
+            A future of ``buffer``.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: most is None or self._in_flight < most or self.error is not None)
             self.check()
             self._in_flight += 1
         try:
@@ -164,6 +182,23 @@ class Reducer:
             self._land()
             raise
         flight.stage.launch(lambda: self._start(flight))
+        return flight.future
+
+    def await_landing(self, future: torch.futures.Future[Tensor]) -> None:
+        """Waits for one reduction; raises what has ended the work, if anything has."""
+        with self._changed:
+            self._changed.wait_for(lambda: future.done() or self.error is not None)
+            self.check()
+        future.wait()  # for a device: makes the current stream wait for the copy
+
+    def finish(self) -> None:
+        """Waits for all reductions under way and ends the pass; raises the error of any."""
+        self._join()
+
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        if bucket.index() == 0:  # DDP launches buckets in the order of their index, so this is a new pass
+            self.begin()
+        future = self.launch(bucket.buffer(), self.observe(bucket), self._max_in_flight)
         # Without a node that is being evaluated this is called not from within the pass but after it: by DDP with a static graph,
         # which waits for the future at once and so leaves no later moment for an error.
         if torch._C._current_autograd_node() is None:
@@ -171,7 +206,7 @@ class Reducer:
         elif bucket.is_last():
             # DDP queues its own callback, the one that waits for futures, only after it has launched the last bucket.
             torch.autograd.Variable._execution_engine.queue_callback(self._join)
-        return flight.future
+        return future
 
     def _load(self, buffer: Tensor, layout: BucketLayout) -> _Flight:
         stage = self._stages.get(buffer.device)
@@ -186,7 +221,8 @@ class Reducer:
         self._largest = max(self._largest, staged.contribution.nbytes)
         return _Flight(layout, stage, staged, stage.future())
 
-    def _layout(self, parameters: list[Tensor]) -> BucketLayout:
+    def layout(self, parameters: list[Tensor]) -> BucketLayout:
+        """Returns what a buffer of these parameters' gradients holds."""
         key = tuple(map(id, parameters))
         layout = self._layouts.get(key)
         if layout is None:
