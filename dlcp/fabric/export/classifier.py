@@ -1,9 +1,10 @@
 """The classifier that a Linux switch runs for each port: class by DSCP, selective dropping and marking by queue depth.
 
-It is attached as a filter of the port's HTB qdisc, so it runs under that qdisc's lock and needs none of its own.  A filter cannot see
-how long a queue is.  So the program keeps a model of all queues of the port: the fluid model of strict priority, which serves the
-queues from the most urgent one down at the rate of the port.  HTB serves the real ones at the same rate and in the same order, so
-that model and reality differ by a packet or two.  Depths are kept as transmission times, in 2^-16 ns, so nothing has to be divided.
+It is attached as a filter of the port's HTB qdisc, so it runs under that qdisc's lock and needs none of its own.  A filter
+cannot see how long a queue is.  So the program keeps a model of all queues of the port: the fluid model of strict priority,
+which serves the queues from the most urgent one down at the rate of the port.  HTB serves the real ones at the same rate and
+in the same order, so that model and reality differ by a packet or two.  Depths are kept as transmission times, in 2^-16 ns, so
+nothing has to be divided.
 
 The value of the map, all numbers 64 bits: time of the last packet (ns), depths of the eight queues, then eight counters for each
 class in the order of :data:`COUNTERS`.

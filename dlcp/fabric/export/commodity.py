@@ -1,9 +1,8 @@
 """What a switch without P4 has to do, whoever made it: the part of topology and policy that eight queues and ECN can enforce.
 
-DSCP says the class, which is a strict-priority queue.  ECN says the protection: above a threshold packets without ECT are dropped
-and those with ECT are marked.  That is DLCP's path for commodity switches (arXiv 2008.08445): trimming, spraying by packet and the
-depth stamp need P4.
-"""
+DSCP says the class, which is a strict-priority queue.  ECN says the protection: above a threshold packets without ECT are
+dropped and those with ECT are marked.  That is DLCP's path for commodity switches (arXiv 2008.08445): trimming, spraying by
+packet and the depth stamp need P4."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ def script(plan: SwitchPlan, interface: str = "swp{port}") -> str:
     if '"""' in text or "\\" in text:
         raise ValueError("a name does not fit into the script")
     code = Path(tc_script.__file__).read_text(encoding="utf-8")
-    return f'#!/usr/bin/env python3\n{code}\n\nPLAN = """\n{text}\n"""\n\nif __name__ == "__main__":\n    sys.exit(main(json.loads(PLAN)))\n'
+    run = 'if __name__ == "__main__":\n    sys.exit(main(json.loads(PLAN)))\n'
+    return f'#!/usr/bin/env python3\n{code}\n\nPLAN = """\n{text}\n"""\n\n{run}'
 
 
 def _port(plan: SwitchPlan, port: PortPlan, interface: str) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def counters(port: dict[str, Any], dev: str) -> list[dict[str, int]]:
             os.close(fd)
     names = port["counters"]
     numbers = struct.unpack_from(f"<{8 * len(names)}Q", value.raw, port["map_bytes"] - 64 * len(names))
-    return [dict(zip(names, numbers[len(names) * index :])) for index in range(8)]
+    return [{name: numbers[len(names) * index + place] for place, name in enumerate(names)} for index in range(8)]
 
 
 def show(ports: list[tuple[dict[str, Any], str]], as_json: bool) -> None:
