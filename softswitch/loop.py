@@ -76,6 +76,7 @@ class SwitchLoop:
         self._calls: deque[_Call] = deque()
         self._owner: int | None = None
         self._stopping = False
+        self._started = threading.Event()
         self._wake_up, self._woken = socket.socketpair()
         self._wake_up.setblocking(False)
         self._woken.setblocking(False)
@@ -166,9 +167,13 @@ class SwitchLoop:
                 self.run()
             except BaseException as error:
                 failures.append(error)
+                self._started.set()
 
+        self._started.clear()
         thread = threading.Thread(target=body, name=f"switch-{self.device_id}", daemon=True)
         thread.start()
+        # From here on calls run in that thread.
+        self._started.wait()
         try:
             yield
         finally:
@@ -198,6 +203,7 @@ class SwitchLoop:
             if self._owner is not None:
                 raise SwitchError("this switch runs already")
             self._owner = threading.get_ident()
+        self._started.set()
         set_timer_slack(1)
         try:
             while not self._stopping:
