@@ -100,7 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = program.add_argument
     add("program", nargs="?", type=Path, metavar="JSON", help="program to start with, as p4c-bm2-ss wrote it")
     add("--json", type=Path, metavar="FILE", help="the same, as an option")
-    add("--p4info", type=Path, metavar="FILE", help="its P4Info (text or binary), for controllers that only write entries")
+    add("--p4info", type=Path, metavar="FILE", help="its P4Info (default: JSON.p4info.txtpb beside it)")
     add("--no-p4", action="store_true", help="start without a program and wait for a controller to push one")
     add("--dump-code", action="store_true", help="print the Python that the program is compiled to, and exit")
 
@@ -167,6 +167,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("which program? name its JSON, or say --no-p4 to wait for a controller")
     if args.p4info is not None and args.json is None:
         parser.error("--p4info goes with --json")
+    if args.json is not None and args.grpc is not None and args.p4info is None:
+        beside = [args.json.with_suffix(f".p4info.{ending}") for ending in ("txtpb", "txt", "bin")]
+        args.p4info = next((path for path in beside if path.is_file()), None)
+        if args.p4info is None:
+            parser.error(f"a P4Runtime server needs the program's P4Info: name it with --p4info ({beside[0]} is not there)")
     if args.no_p4 and args.grpc is None:
         args.grpc = DEFAULT_GRPC
     if (args.tls_cert is None) != (args.tls_key is None) or (args.tls_client_ca and args.tls_cert is None):

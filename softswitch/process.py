@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> None:
     _set_up_log(args)
     if args.thrift_port is not None:
         log.warning("--thrift-port is ignored: use P4Runtime (--grpc)")
-    pipeline = None if args.json is None else load(args)
+    # With a server the program reaches the switch through it, so that both agree on what is in force.
+    pipeline = None if args.json is None or (args.grpc and not args.dump_code) else load(args)
     if args.dump_code:
         if pipeline is None:
             raise SwitchError("--dump-code needs a program")
@@ -77,16 +78,18 @@ def load(args: argparse.Namespace) -> Any:
     Raises:
         SwitchError: It cannot be read, is no valid program, or uses what this switch lacks.
     """
-    from softswitch.pipeline import Pipeline
-
+    text = _read(args.json)
     try:
-        text = args.json.read_bytes()
-    except OSError as error:
-        raise SwitchError(f"{args.json}: {error.strerror}") from error
-    try:
-        return Pipeline.load(text, drop_port=args.drop_port, cpu_port=args.cpu_port, seed=args.seed)
+        return _compile(text, args)
     except ProgramError as error:
         raise SwitchError(f"{args.json}: {error}") from error
+
+
+def _compile(text: bytes, args: argparse.Namespace) -> Any:
+    # Only now: it takes a while to import.
+    from softswitch.pipeline import Pipeline
+
+    return Pipeline.load(text, drop_port=args.drop_port, cpu_port=args.cpu_port, seed=args.seed)
 
 
 def _set_up_log(args: argparse.Namespace) -> None:
@@ -238,18 +241,27 @@ def _handle_signals(loop: SwitchLoop, args: argparse.Namespace, stack: ExitStack
 
 
 def _serve(loop: SwitchLoop, args: argparse.Namespace, stack: ExitStack) -> str:
-    """Starts the P4Runtime server and returns where it listens."""
+    """Starts the P4Runtime server, with the program if there is one, and returns where it listens."""
     try:
-        server_module: Any = importlib.import_module("softswitch.server")
+        module: Any = importlib.import_module("softswitch.server")
     except ModuleNotFoundError as error:
         raise CapabilityError(f"a P4Runtime server needs the module {error.name}: pip install 'dlcp[p4]'") from error
     tls = None
     if args.tls_cert is not None:
-        tls = server_module.TLSFiles(args.tls_cert, args.tls_key, args.tls_client_ca)
-    server = server_module.P4RuntimeServer([loop], args.grpc, tls)
+        tls = module.TLSFiles(args.tls_cert, args.tls_key, args.tls_client_ca)
+    server = module.P4RuntimeServer([loop], args.grpc, tls, loader=lambda device: lambda text: _compile(text, args))
+    if args.json is not None:
+        server.install(args.device_id, _read(args.p4info), _read(args.json))
     port = server.start()
     stack.callback(server.stop, 1.0)
     return f"{args.grpc.rpartition(':')[0]}:{port}"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SwitchError(f"{path}: {error.strerror}") from error
 
 
 __all__ = ["load", "run"]
