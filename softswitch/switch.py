@@ -203,10 +203,9 @@ class Switch:
                                 target.out_bytes += len(sent)
                                 target.emit(sent)
                             elif sent is not None:
-                                item = Item(priority, len(data), phv, micros, 0, 0, NORMAL, 0, 0, port)
-                                self._after_egress(sent, target, item, now)
+                                self._after_egress(sent, target, Item(priority, len(data), phv, micros, port), now)
                         else:
-                            enqueue(number, Item(priority, len(data), phv, micros, 0, 0, NORMAL, 0, 0, port), now)
+                            enqueue(number, Item(priority, len(data), phv, micros, port), now)
                     else:
                         self._after_ingress(result, data, port, 0, now)
                     if self._again:
@@ -254,17 +253,17 @@ class Switch:
         length = len(data)
         micros = (now - self.start) // 1000
         for session, phv in outcome.clones:
-            self._clone(session, Item(0, length, phv, micros, 0, 0, INGRESS_CLONE, 0, passes, port), now)
+            self._clone(session, Item(0, length, phv, micros, port, INGRESS_CLONE, passes), now)
         if outcome.resubmit is not None:
             self._pass_again(data, port, RESUBMITTED, outcome.resubmit, passes + 1)
         elif outcome.multicast is not None:
             group, priority, phv = outcome.multicast
             assert self.pipeline is not None
             replicas = self.pipeline.runtime.groups.copies(group)
-            self._replicate(replicas, Item(priority, length, phv, micros, 0, 0, REPLICATED, 0, passes, port), now)
+            self._replicate(replicas, Item(priority, length, phv, micros, port, REPLICATED, passes), now)
         elif outcome.unicast is not None:
             number, priority, phv = outcome.unicast
-            self.traffic.enqueue(number, Item(priority, length, phv, micros, 0, 0, NORMAL, 0, passes, port), now)
+            self.traffic.enqueue(number, Item(priority, length, phv, micros, port, NORMAL, passes), now)
 
     def _clone(self, session: int, item: Item, now: int) -> None:
         """Sends a copy to the ports of a clone session; to none if the session is not configured, as simple_switch does."""
@@ -276,8 +275,9 @@ class Switch:
         if item.passes >= MAX_PASSES:
             self.drops["too-many-passes"] += 1
             return
-        copy = item._replace(priority=found.class_of_service, truncate=found.packet_length, passes=item.passes + 1)
-        self._replicate(found.active, copy, now)
+        item.priority, item.truncate = found.class_of_service, found.packet_length
+        item.passes += 1
+        self._replicate(found.active, item, now)
 
     def _replicate(self, replicas: Iterable[tuple[int, int]], item: Item, now: int) -> None:
         """Queues one copy for each (port, replication id)."""
@@ -286,7 +286,18 @@ class Switch:
             copies += 1
             if self._room > 0:
                 self._room -= 1
-                self.traffic.enqueue(number, item._replace(rid=rid), now)
+                twin = Item(
+                    item.priority,
+                    item.length,
+                    item.phv,
+                    item.enqueued_us,
+                    item.port,
+                    item.instance_type,
+                    item.passes,
+                    rid,
+                    item.truncate,
+                )
+                self.traffic.enqueue(number, twin, now)
             else:
                 self.drops["too-many-passes"] += 1
         if copies < 0:
@@ -310,7 +321,7 @@ class Switch:
                 result = self._ingress(data, port, micros, kind, preserved)
                 if result.__class__ is tuple:
                     number, priority, phv = result
-                    self.traffic.enqueue(number, Item(priority, len(data), phv, micros, 0, 0, NORMAL, 0, passes, port), now)
+                    self.traffic.enqueue(number, Item(priority, len(data), phv, micros, port, NORMAL, passes), now)
                 elif result is not None:
                     self._after_ingress(result, data, port, passes, now)
             except Exception as error:
@@ -321,12 +332,22 @@ class Switch:
     def _leave(self, port: Port, item: Item, start: int, depth: int) -> None:
         """Runs egress for a packet whose turn it is at ``start`` and puts what comes out on the link."""
         micros = (start - self.start) // 1000
-        priority, _, phv, enqueued, depth_before, rid, kind, truncate, _, _ = item
-        waited = micros - enqueued
+        enqueued = item.enqueued_us
         try:
-            sent = self._egress(phv, port.number, micros, rid, kind, priority, enqueued, depth_before, waited, depth)
+            sent = self._egress(
+                item.phv,
+                port.number,
+                micros,
+                item.rid,
+                item.instance_type,
+                item.priority,
+                enqueued,
+                item.depth,
+                micros - enqueued,
+                depth,
+            )
             if sent.__class__ is bytes:
-                self.traffic.emit(port, sent[:truncate] if truncate else sent, start)
+                self.traffic.emit(port, sent[: item.truncate] if item.truncate else sent, start)
             elif sent is not None:
                 self._after_egress(sent, port, item, start)
         except Exception as error:
@@ -335,7 +356,7 @@ class Switch:
     def _after_egress(self, outcome: Any, port: Port, item: Item, now: int) -> None:
         for session, phv in outcome.clones:
             micros = (now - self.start) // 1000
-            self._clone(session, item._replace(phv=phv, enqueued_us=micros, depth=0, rid=0, instance_type=EGRESS_CLONE), now)
+            self._clone(session, Item(0, item.length, phv, micros, item.port, EGRESS_CLONE, item.passes), now)
         if outcome.recirculate is not None:
             data, preserved = outcome.recirculate
             self._pass_again(data, item.port, RECIRCULATED, preserved, item.passes + 1)

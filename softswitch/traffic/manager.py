@@ -166,7 +166,7 @@ class TrafficManager:
         if not queues.packets and not port.blocked and (link.rate_bps is None or link.free_at <= now):
             queues.enqueued[item.priority] += 1
             self._leave(port, item, now, 0)
-        elif not queues.push(item._replace(depth=queues.depth_of(item.priority))):
+        elif not queues.push(item):
             port.drops["queue-full"] += 1
             return
         self._settle(port)

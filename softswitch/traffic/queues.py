@@ -7,7 +7,7 @@ has its own room, so a flood in one cannot take the places of another.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 from softswitch.errors import BadValue
 
@@ -15,7 +15,7 @@ DEFAULT_DEPTH = 64
 """Packets per queue, as in simple_switch."""
 
 
-class Item(NamedTuple):
+class Item:
     """A packet between ingress and egress.
 
     Attributes:
@@ -23,24 +23,38 @@ class Item(NamedTuple):
         length: Bytes, for limits in bytes: those of the packet as it arrived.
         phv: What ingress left; opaque.
         enqueued_us: When it was queued, in microseconds of the switch.
-        depth: Packets in the queue before it.
-        rid: Replication id of a multicast copy.
-        instance_type: simple_switch's ``PktInstanceType`` for egress.
-        truncate: Bytes to which a clone session cuts the copy; 0: none.
-        passes: How often this packet has been through the switch already.
         port: Where the packet came in.
+        instance_type: simple_switch's ``PktInstanceType`` for egress.
+        passes: How often this packet has been through the switch already.
+        rid: Replication id of a multicast copy.
+        truncate: Bytes to which a clone session cuts the copy; 0: none.
+        depth: Packets in the queue before it, once it is queued.
     """
 
-    priority: int
-    length: int
-    phv: Any
-    enqueued_us: int
-    depth: int
-    rid: int
-    instance_type: int
-    truncate: int
-    passes: int
-    port: int
+    __slots__ = ("depth", "enqueued_us", "instance_type", "length", "passes", "phv", "port", "priority", "rid", "truncate")
+
+    def __init__(
+        self,
+        priority: int,
+        length: int,
+        phv: Any,
+        enqueued_us: int,
+        port: int,
+        instance_type: int = 0,
+        passes: int = 0,
+        rid: int = 0,
+        truncate: int = 0,
+    ) -> None:
+        self.priority = priority
+        self.length = length
+        self.phv = phv
+        self.enqueued_us = enqueued_us
+        self.port = port
+        self.instance_type = instance_type
+        self.passes = passes
+        self.rid = rid
+        self.truncate = truncate
+        self.depth = 0
 
 
 class PriorityQueues:
@@ -104,10 +118,10 @@ class PriorityQueues:
 
     def push(self, item: Item) -> bool:
         """Queues ``item``, or counts a drop and returns False if there is no room."""
-        priority = item[0]
+        priority = item.priority
         queue = self._lowest_first[priority]
-        depth = len(queue)
-        size = self.bytes[priority] + item[1]
+        item.depth = depth = len(queue)
+        size = self.bytes[priority] + item.length
         if (self.depth is not None and depth >= self.depth) or (self.depth_bytes is not None and size > self.depth_bytes):
             self.dropped[priority] += 1
             return False
@@ -136,7 +150,7 @@ class PriorityQueues:
         if not queue:
             self._occupied ^= 1 << priority
         self.packets -= 1
-        self.bytes[priority] -= item[1]
+        self.bytes[priority] -= item.length
         return item
 
     def clear(self) -> int:

@@ -13,7 +13,7 @@ from softswitch.traffic import Item, Link, PriorityQueues
 
 
 def item(priority, length=100, phv=None):
-    return Item(priority, length, phv, 0, 0, 0, 0, 0, 0, 0)
+    return Item(priority, length, phv, 0, 0)
 
 
 steps = st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 3), st.integers(1, 1500))), max_size=80)
