@@ -23,9 +23,11 @@ SUBCOMMANDS: Final = {
     "doctor": ("dlcp.cli.doctor", "what this host can do, and what is lost without the rest"),
     "policy": ("dlcp.cli.policy", "write, show and check policy files"),
     "topology": ("dlcp.cli.topology", "show, check and make topology files"),
+    "switch": ("dlcp.cli.switch", "plan, deploy and look after the switches of a topology"),
     "bench": ("dlcp.cli.bench", "measure an all-reduce, side by side with a baseline"),
     "demo": ("dlcp.cli.demo", "train a small model over gloo and over dlcp, and compare"),
     "serve": ("dlcp.cli.serve", "run a dedicated parameter server"),
+    "dssync": ("dssync.cli", "divide-and-shuffle synchronization: choose a schedule"),
     "wire": ("dlcp.cli.wire", "the packet format: table, Wireshark dissector, decoding"),
 }
 """Name to module and summary."""
@@ -63,7 +65,14 @@ class _Parser(argparse.ArgumentParser):
 
 def available() -> dict[str, tuple[str, str]]:
     """Returns the subcommands whose modules are installed."""
-    return {name: entry for name, entry in SUBCOMMANDS.items() if find_spec(entry[0]) is not None}
+    return {name: entry for name, entry in SUBCOMMANDS.items() if _is_there(entry[0])}
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it is not there either
+        return False
 
 
 def make_parser(chosen: str | None) -> argparse.ArgumentParser:

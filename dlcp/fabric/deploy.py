@@ -12,7 +12,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeVar
 
-from dlcp.fabric import transaction
+from dlcp.fabric import counters, transaction
+from dlcp.fabric.counters import Counts
 from dlcp.fabric.diff import owned
 from dlcp.fabric.endpoints import Target
 from dlcp.fabric.entities import Entity
@@ -121,6 +122,30 @@ class Fabric:
         """Returns what all should hold, with the ports drained that are, or that are given."""
         return Intent(self.topology, self.policy, self.drained() if drained is None else drained)
 
+    def session(self, name: str) -> Session:
+        """Returns the conversation with a switch that answered."""
+        return self._sessions[name]
+
+    async def counters(self) -> dict[str, Counts]:
+        """Reads the counters of all switches that answered.
+
+        Raises:
+            DeploymentError: One does not answer any more.
+        """
+
+        async def one(name: str) -> Counts | FabricError:
+            try:
+                return await counters.read(self._sessions[name], self.program)
+            except FabricError as error:
+                return error
+
+        names = list(self._sessions)
+        found = dict(zip(names, await _all(names, one), strict=True))
+        failed = [each for each in found.values() if isinstance(each, FabricError)]
+        if failed:
+            raise DeploymentError(failed, "nothing was read")
+        return {name: each for name, each in found.items() if isinstance(each, Counts)}
+
     def plans(self, intent: Intent) -> dict[str, Plan]:
         """Returns what has to be done to every switch that answered; ConfigError if the intent does not fit into one."""
         return {name: transaction.plan(held, intent.entities(name), self.program) for name, held in self.held().items()}
@@ -137,14 +162,14 @@ class Fabric:
             if held.program == SAME
         }
 
-    def edits(self, edit: Callable[[list[Entity]], list[Entity]]) -> dict[str, Plan]:
-        """Returns what makes out of the entities that are others' (permitted jobs) what ``edit`` makes of them."""
+    def edits(self, edit: Callable[[str, list[Entity]], list[Entity]]) -> dict[str, Plan]:
+        """Returns what makes out of a switch's entities that are others' (permitted jobs) what ``edit`` makes of them."""
 
         def others(entity: Entity) -> bool:
             return not owned(entity)
 
         return {
-            name: transaction.plan(held, edit(list(filter(others, held.entities))), self.program, others)
+            name: transaction.plan(held, edit(name, list(filter(others, held.entities))), self.program, others)
             for name, held in self.held().items()
             if held.program == SAME
         }

@@ -13,6 +13,7 @@ from itertools import groupby
 
 from dlcp.fabric.entities import Default, Entity, Entry, MulticastGroup, describe
 from dlcp.fabric.intent import DEFAULTS, GROUPS, TABLES
+from dlcp.fabric.treatment import TRUNK_PRIORITY
 
 
 class Operation(StrEnum):
@@ -44,7 +45,7 @@ class Change:
 def owned(entity: Entity) -> bool:
     """Whether an entity belongs to the intent, so that a deployment may change or delete it."""
     if isinstance(entity, Entry):
-        return entity.table in TABLES
+        return entity.table in TABLES or (entity.table == "jobs" and entity.priority == TRUNK_PRIORITY)
     if isinstance(entity, Default):
         return entity.table in DEFAULTS
     return entity.id in GROUPS

@@ -25,7 +25,10 @@ SPRAY: Final = {"hash": 0, "round-robin": 1, "random": 2}
 
 CLASSES: Final = CONTROL_CLASS + 1
 ETHERNET_BYTES: Final = 14
-_PORT_MASK: Final = 0x1FF
+PORT_MASK: Final = 0x1FF
+TRUNK_PRIORITY: Final = 1
+"""Priority of the entries of ``jobs`` that let in what comes from other switches; those of jobs have others."""
+
 _ANY_PORT, _ONE_PORT = 1, 2
 """Priorities: what is said of one port goes before what is said of all."""
 
@@ -36,7 +39,7 @@ def treatment(topology: Topology, policy: Policy, switch: str) -> list[Entity]:
     Raises:
         ConfigError: The thresholds of the ports differ too much for the table that holds them.
     """
-    return [*_classes(policy), *_limits(topology, policy, switch), _jobs(policy)]
+    return [*_classes(policy), *_limits(topology, policy, switch), *_jobs(topology, policy, switch)]
 
 
 def _classes(policy: Policy) -> list[Entity]:
@@ -85,7 +88,7 @@ def _port_limits(policy: Policy, drop_at: int, mark_at: int, port: int | None) -
     else:
         give_up = Action.of("drop_from", drop_at=drop_at, mark_at=mark_at)
     mark = Action.of("drop_from", drop_at=NEVER, mark_at=mark_at)
-    where = () if port is None else (("port", (port, _PORT_MASK)),)
+    where = () if port is None else (("port", (port, PORT_MASK)),)
     order = _ANY_PORT if port is None else _ONE_PORT
     entities: list[Entity] = []
     for queue in range(CLASSES):
@@ -100,9 +103,15 @@ def _packets(share: float, room: int) -> int:
     return NEVER if share >= 1 else min(max(round(share * room), 1), NEVER)
 
 
-def _jobs(policy: Policy) -> Entity:
+def _jobs(topology: Topology, policy: Policy, switch: str) -> list[Entity]:
+    """Jobs are told apart where hosts are attached; what comes from another switch has been let in there."""
     action = {"none": "permit", "demote": "demote", "refuse": "refuse"}[policy.switch.isolation]
-    return Default("jobs", Action.of(action))
+    entities: list[Entity] = [Default("jobs", Action.of(action))]
+    if policy.switch.isolation != "none":
+        for arc in topology.graph.leaving(switch):
+            if not topology.graph.is_host(arc.target):
+                entities.append(Entry("jobs", (("port", (arc.port, PORT_MASK)),), Action.of("permit"), TRUNK_PRIORITY))
+    return entities
 
 
-__all__ = ["NEVER", "SPRAY", "treatment"]
+__all__ = ["NEVER", "PORT_MASK", "SPRAY", "TRUNK_PRIORITY", "treatment"]

@@ -87,7 +87,9 @@ class FakeServer(p4r_grpc.P4RuntimeServicer):
                 highest = max(device.streams.values())
                 for stream, election in device.streams.items():
                     code = rpc_code.OK if election == highest else rpc_code.ALREADY_EXISTS
-                    answer = p4r.MasterArbitrationUpdate(device_id=request.arbitration.device_id, status=rpc_status.Status(code=code))
+                    answer = p4r.MasterArbitrationUpdate(
+                        device_id=request.arbitration.device_id, status=rpc_status.Status(code=code)
+                    )
                     answer.election_id.CopyFrom(U128.encode(highest))
                     if stream is mine:
                         await context.write(p4r.StreamMessageResponse(arbitration=answer))

@@ -6,6 +6,7 @@ packet and the depth stamp need P4."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ class PortPlan:
 
     Attributes:
         number: Port of the topology.
+        interface: What the switch calls it.
         peer: Node at the other end.
         rate_bps: Bits per second.
         mtu: Largest IP packet in bytes.
@@ -32,6 +34,7 @@ class PortPlan:
     """
 
     number: int
+    interface: str
     peer: str
     rate_bps: int
     mtu: int
@@ -68,8 +71,8 @@ class SwitchPlan:
         return ECN_BITS[self.droppable]
 
 
-def plan(topology: Topology, policy: Policy, switch: str) -> SwitchPlan:
-    """Returns what ``switch`` has to do.
+def plan(topology: Topology, policy: Policy, switch: str, pattern: str = "port{port}") -> SwitchPlan:
+    """Returns what ``switch`` has to do; ``pattern`` makes names of interfaces (:func:`interface`).
 
     Raises:
         ConfigError: There is no such switch, it has no ports, or the policy asks for what only P4 can tell apart.
@@ -93,6 +96,7 @@ def plan(topology: Topology, policy: Policy, switch: str) -> SwitchPlan:
         ports.append(
             PortPlan(
                 number=arc.port,
+                interface=interface(pattern, arc.port),
                 peer=arc.target,
                 rate_bps=int(link.rate),
                 mtu=link.mtu,
@@ -103,6 +107,8 @@ def plan(topology: Topology, policy: Policy, switch: str) -> SwitchPlan:
         )
     if not ports:
         raise ConfigError(f"topology {topology.name}", f"switches.{switch}", "has no links", "a switch with links")
+    if len({port.interface for port in ports}) < len(ports):
+        raise ConfigError("(command line)", "--interface", f"{pattern!r} gives several ports one name", "a pattern with {port}")
     return SwitchPlan(
         topology=topology.name,
         switch=switch,
@@ -114,6 +120,30 @@ def plan(topology: Topology, policy: Policy, switch: str) -> SwitchPlan:
     )
 
 
+def interface(pattern: str, port: int) -> str:
+    """Returns the name of an interface: ``{port}`` is its number, ``{port0}`` one less, ``{port0x4}`` four times that.
+
+    Raises:
+        ConfigError: What comes out is no name of an interface.
+    """
+    name = pattern
+    for word, value in (("{port}", port), ("{port0}", port - 1), ("{port0x4}", 4 * (port - 1))):
+        name = name.replace(word, str(value))
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]{0,63}", name) is None:
+        accepted = "a name with {port}, {port0} or {port0x4} in it, such as Ethernet{port0x4}"
+        raise ConfigError("(command line)", "--interface", f"{pattern!r} makes no name", accepted)
+    return name
+
+
+def ramp(port: PortPlan) -> tuple[int, int] | None:
+    """Returns the thresholds of a WRED profile that has but one pair for marking and dropping: from where, and from where always.
+
+    Between them the probability rises; so droppable packets are never dropped, and protected ones never marked, below the
+    lower one. None if the policy wants neither."""
+    both = [threshold for threshold in (port.mark_bytes, port.drop_bytes) if threshold is not None]
+    return (min(both), max(both)) if both else None
+
+
 def _threshold(share: float, limit: int) -> int | None:
     return None if share >= 1 else max(round(share * limit), 1)
 
@@ -123,4 +153,4 @@ def _class(dscp_of: tuple[int, ...], dscp: int) -> int:
     return max((priority for priority, each in enumerate(dscp_of) if each == dscp), default=0)
 
 
-__all__ = ["CLASSES", "ETHERNET_BYTES", "PortPlan", "SwitchPlan", "plan"]
+__all__ = ["CLASSES", "ETHERNET_BYTES", "PortPlan", "SwitchPlan", "interface", "plan", "ramp"]

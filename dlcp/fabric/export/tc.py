@@ -19,12 +19,12 @@ _WORDS: Final = 64
 """Hexadecimal digits of code to a line."""
 
 
-def script(plan: SwitchPlan, interface: str = "swp{port}") -> str:
-    """Returns the script; ``interface`` is the pattern of interface names."""
+def script(plan: SwitchPlan) -> str:
+    """Returns the script."""
     document = {
         "switch": plan.switch,
         "summary": f"network {plan.topology}; droppable packets are those with ECN {plan.droppable}",
-        "ports": [_port(plan, port, interface) for port in plan.ports],
+        "ports": [_port(plan, port) for port in plan.ports],
     }
     text = json.dumps(document, indent=1)
     if '"""' in text or "\\" in text:
@@ -34,7 +34,7 @@ def script(plan: SwitchPlan, interface: str = "swp{port}") -> str:
     return f'#!/usr/bin/env python3\n{code}\n\nPLAN = """\n{text}\n"""\n\n{run}'
 
 
-def _port(plan: SwitchPlan, port: PortPlan, interface: str) -> dict[str, Any]:
+def _port(plan: SwitchPlan, port: PortPlan) -> dict[str, Any]:
     code, maps = classifier(
         Thresholds(
             rate_bps=port.rate_bps,
@@ -51,7 +51,7 @@ def _port(plan: SwitchPlan, port: PortPlan, interface: str) -> dict[str, Any]:
     return {
         "port": port.number,
         "peer": port.peer,
-        "interface": interface.format(port=port.number),
+        "interface": port.interface,
         "rate_bps": port.rate_bps,
         "limit_bytes": port.limit_bytes,
         "mark_bytes": port.mark_bytes,
