@@ -144,17 +144,18 @@ class _Binder:
         result = []
         for position, (declared, key) in enumerate(zip(table.match_fields, model.keys, strict=True)):
             field = self.field(declared, position, where)
-            if field.kind != key.kind:
+            masked = field.kind == "optional" and key.kind == "ternary"
+            if field.kind != key.kind and not masked:
                 raise _mismatch(where, f"match field {field.name} is {field.kind}, the program has {key.kind}")
             if field.width != key.width and not self.translated(declared.type_name.name, where):
                 raise _mismatch(where, f"match field {field.name} has {field.width} bits, the program has {key.width}")
-            result.append(FieldSchema(field.id, field.name, position, field.kind, key.width))
+            result.append(FieldSchema(field.id, field.name, position, field.kind, key.width, masked))
         if len({field.id for field in result}) != len(result):
             raise invalid(f"P4Info: {where}: two match fields have the same id")
         return tuple(result)
 
     def translated(self, type_name: str, where: str) -> bool:
-        """Tells whether a type's width on the wire may differ (@p4runtime_translation); the numbers are the same on both sides."""
+        """Tells whether a type's width on the wire may differ (@p4runtime_translation); the numbers are the same on both."""
         spec = self.info.type_info.new_types.get(type_name)
         if spec is None or spec.WhichOneof("representation") != "translated_type":
             return False

@@ -54,7 +54,8 @@ def read_match(
         elif kind == "range":
             result[position] = _range(message.range, field)
         else:
-            result[position] = decode(message.optional.value, field.width, field.name)
+            value = decode(message.optional.value, field.width, field.name)
+            result[position] = (value, (1 << field.width) - 1) if field.masked else value
     if exact:
         missing = [field.name for field in fields.values() if field.kind == "exact" and field.position not in seen]
         raise invalid(f"exact match field {missing[0]} is missing")
@@ -111,8 +112,9 @@ def write_match(fields: Iterable[FieldSchema], match: Match) -> list[p4r.FieldMa
             if item != field.any:
                 bounds = p4r.FieldMatch.Range(low=encode(item[0]), high=encode(item[1]))
                 result.append(p4r.FieldMatch(field_id=field.id, range=bounds))
-        elif item is not None:
-            result.append(p4r.FieldMatch(field_id=field.id, optional=p4r.FieldMatch.Optional(value=encode(item))))
+        elif item != field.any:
+            optional = p4r.FieldMatch.Optional(value=encode(item[0] if field.masked else item))
+            result.append(p4r.FieldMatch(field_id=field.id, optional=optional))
     return result
 
 

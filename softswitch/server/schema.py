@@ -22,7 +22,9 @@ class FieldSchema:
 
     Attributes:
         position: Index in the runtime's match tuple.
+        kind: As the P4Info has it.
         width: Bits in the data plane.
+        masked: Optional to the client, but ternary to the program: p4c writes it so.
     """
 
     id: int
@@ -30,13 +32,14 @@ class FieldSchema:
     position: int
     kind: MatchKind
     width: int
+    masked: bool = False
 
     @property
     def any(self) -> object:
         """The runtime's "don't care" of this field; None also stands for exact, which has none."""
         if self.kind == "range":
             return (0, (1 << self.width) - 1)
-        return (0, 0) if self.kind in ("lpm", "ternary") else None
+        return (0, 0) if self.masked or self.kind in ("lpm", "ternary") else None
 
 
 @dataclass(frozen=True, slots=True)
