@@ -12,10 +12,10 @@ PYTEST := $(BIN)/python -m pytest
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check-all bench doctor venv system clean
+.PHONY: help demo test lint check-all bench doctor p4 venv system clean
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: venv ## train a model over gloo and over dlcp, without and with loss, and compare (3 minutes)
 	@$(BIN)/python -m dlcp demo
@@ -43,6 +43,9 @@ bench: venv ## dlcp against gloo over loopback, interleaved, without and with lo
 
 doctor: venv ## what this host can do
 	@$(BIN)/python -m dlcp doctor
+
+p4: ## compile the switch program into p4/build (needs p4c-bm2-ss)
+	@scripts/p4.sh
 
 venv: system $(STAMP) ## the virtual environment, with pinned dependencies
 
