@@ -89,7 +89,13 @@ def _compile(text: bytes, args: argparse.Namespace) -> Any:
     # Only now: it takes a while to import.
     from softswitch.pipeline import Pipeline
 
-    return Pipeline.load(text, drop_port=args.drop_port, cpu_port=args.cpu_port, seed=args.seed)
+    # Messages of the program cost time for every packet, so they are compiled in only where somebody will see them.
+    notify = _program_says if log.isEnabledFor(logging.DEBUG) else None
+    return Pipeline.load(text, drop_port=args.drop_port, cpu_port=args.cpu_port, seed=args.seed, notify=notify)
+
+
+def _program_says(kind: str, text: str) -> None:
+    log.debug("%s: %s", kind, text)
 
 
 def _set_up_log(args: argparse.Namespace) -> None:
