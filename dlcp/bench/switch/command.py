@@ -15,16 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from dlcp.bench.numbers import turns
 from dlcp.bench.switch.network import ArrivalCounter, HostLacks, make_pair, private_network
 from dlcp.bench.switch.targets import TargetProcess, bmv2_path
-from dlcp.bench.switch.traffic import SMALLEST, BurstSender, drive, make_frames
 
 _MISSING: Final = 3
 _FRAMES: Final = 112
 """Different frames that are sent in turn: a multiple of classes times protection, and of a burst."""
 _BURST: Final = 16
 _WARM_UP_S: Final = 0.5
+_SIZES: Final = (90, 1514)
+"""Shortest and longest frame: headers alone, and what an MTU of 1500 allows."""
 
 EPILOG: Final = """\
 how it is measured:
@@ -72,7 +72,7 @@ def _check(args: argparse.Namespace) -> str | None:
     limits = {
         "seconds": (0.05, 600),
         "rounds": (1, 1000),
-        "size": (SMALLEST, 1514),
+        "size": _SIZES,
         "hosts": (2, 500),
         "paths": (1, 64),
         "window": (_BURST, 4096),
@@ -100,9 +100,11 @@ def run(args: argparse.Namespace) -> int:
         if args.target == "bmv2":
             return _say("simple_switch_grpc is not on PATH", _MISSING)
         names.remove("bmv2")
+    from dlcp.fabric.errors import ProgramMissing
+
     try:
         report = measure(args, names)
-    except HostLacks as error:
+    except (HostLacks, ProgramMissing) as error:
         return _say(str(error), _MISSING)
     print(json.dumps(report, indent=2) if args.json else describe(report))
     return 0
@@ -120,8 +122,10 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
         HostLacks: No namespaces, or a target does not start.
         DLCPError: A switch refused its program or entries.
     """
-    # They need the extra `p4`.
+    # Not before they are wanted: they load numpy, and need the extra `p4`.
+    from dlcp.bench.numbers import turns
     from dlcp.bench.switch.control import deploy, measure_writes, scene
+    from dlcp.bench.switch.traffic import BurstSender, drive, make_frames
     from dlcp.fabric.program import load
 
     program = load()

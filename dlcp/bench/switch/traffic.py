@@ -22,8 +22,7 @@ from dlcp.udp.syscalls import IOVEC, MMSGHDR, address_of, sendmmsg
 from dlcp.wire.codec import encode_header
 from dlcp.wire.header import HEADER_BYTES, LAYER_CLASSES, UDP_PORT, PacketType
 
-_NETWORK_BYTES: Final = 14 + 20 + 8
-SMALLEST: Final = _NETWORK_BYTES + HEADER_BYTES
+_HEADERS: Final = 14 + 20 + 8 + HEADER_BYTES
 _PAUSE_S: Final = 20e-6
 _SILENCE_S: Final = 0.2
 """Packets that have not come out after this time without any coming are lost."""
@@ -42,14 +41,15 @@ def make_frames(count: int, size: int, source: tuple[str, str], destination: tup
         size: Bytes of each, Ethernet header included.
         source, destination: MAC and IPv4 address.
     """
+    if size < _HEADERS:
+        raise ValueError(f"{size} B are less than the headers' {_HEADERS}")
     policy = Policy()
     ethernet = bytes.fromhex((destination[0] + source[0]).replace(":", "")) + b"\x08\0"
     addresses = socket.inet_aton(source[1]) + socket.inet_aton(destination[1])
-    payload = bytes(index * 7 & 0xFF for index in range(size - SMALLEST))
+    payload = bytes(index * 7 & 0xFF for index in range(size - _HEADERS))
     frames = []
     for index in range(count):
         priority, protected = index % LAYER_CLASSES, index // LAYER_CLASSES % 2
-        body = payload + b""
         header = encode_header(
             type=int(PacketType.DATA),
             priority=priority,
@@ -62,8 +62,8 @@ def make_frames(count: int, size: int, source: tuple[str, str], destination: tup
             sequence=index,
             stride=len(payload),
         )
-        length = 8 + len(header) + len(body)
-        udp = struct.pack("!HHHH", UDP_PORT, UDP_PORT, length, 0) + header + body
+        length = 8 + len(header) + len(payload)
+        udp = struct.pack("!HHHH", UDP_PORT, UDP_PORT, length, 0) + header + payload
         check = _checksum(addresses + struct.pack("!HH", socket.IPPROTO_UDP, length) + udp) or 0xFFFF
         ip = struct.pack("!BBHHHBBH", 0x45, policy.tos(priority, bool(protected)), 20 + length, 0, 0, 64, 17, 0) + addresses
         ip = ip[:10] + _checksum(ip).to_bytes(2, "big") + ip[12:]
@@ -157,4 +157,4 @@ def drive(
     return Run(now - begin, sum(counts), counts, sent - sum(counts))
 
 
-__all__ = ["SMALLEST", "BurstSender", "Run", "drive", "make_frames"]
+__all__ = ["BurstSender", "Run", "drive", "make_frames"]
