@@ -18,6 +18,7 @@ from softswitch.compiler.flow import dispatch
 from softswitch.compiler.headers import HeaderCompiler
 from softswitch.compiler.primitives import PrimitiveCompiler
 from softswitch.compiler.writer import TooDeep, Writer
+from softswitch.errors import UnsupportedConstruct
 from softswitch.program.ir import (
     Advance,
     Call,
@@ -29,6 +30,8 @@ from softswitch.program.ir import (
     LastField,
     Lookahead,
     ParserOp,
+    Primitive,
+    Ref,
     Set,
     State,
     Transition,
@@ -180,6 +183,7 @@ class ParserCompiler:
             case Advance(bits=bits):
                 return self._advance(writer, bits, place, scope)
             case Call(primitive=primitive):
+                self._check(primitive)
                 counts = dict(place.counts)
                 for stack in counts:
                     if stack in self.layout.counted:
@@ -188,6 +192,12 @@ class ParserCompiler:
                 if primitive.op in ("push", "pop", "assign_header_stack", "assign_union_stack") and self._tree:
                     raise TooDeep
         return True
+
+    def _check(self, primitive: Primitive) -> None:
+        for argument in primitive.arguments:
+            if isinstance(argument, Ref) and argument.kind == "calculation":
+                if any(item.payload for item in self.context.program.calculations[argument.name].inputs):
+                    raise UnsupportedConstruct(primitive.where, "hash of the payload inside the parser")
 
     def _set(self, writer: Writer, target: FieldRef, value: Expression, place: Place, scope: Scope) -> None:
         if isinstance(value, Lookahead):
