@@ -40,6 +40,8 @@ class Codec:
 
     def __init__(self, schema: P4Schema) -> None:
         self._schema = schema
+        self._tables = {_last(table.name): table for table in schema.tables}
+        self._actions = {table.id: {_last(action.name): action for action in table.actions} for table in schema.tables}
 
     def update(self, change: Change) -> p4r.Update:
         """Returns the update that makes a change; KeyError if the program lacks a name."""
@@ -109,7 +111,7 @@ class Codec:
         table = self._schema.tables[entry.table_id]
         if entry.is_default_action:
             given = entry.action.WhichOneof("type") == "action"
-            return Default(table.alias, self._decode_action(table, entry.action.action) if given else None)
+            return Default(_last(table.name), self._decode_action(table, entry.action.action) if given else None)
         fields = {field.field_id: field for field in entry.match}
         match = tuple(
             (field.name, value)
@@ -120,7 +122,7 @@ class Codec:
         if entry.HasField("meter_config"):
             config = entry.meter_config
             meter = Meter(config.cir, config.cburst, config.pir, config.pburst)
-        return Entry(table.alias, match, self._decode_table_action(table, entry.action), entry.priority, meter)
+        return Entry(_last(table.name), match, self._decode_table_action(table, entry.action), entry.priority, meter)
 
     def _decode_table_action(self, table: P4Table, action: p4r.TableAction) -> Action | Reference | tuple[Path, ...]:
         kind = action.WhichOneof("type")
@@ -139,13 +141,13 @@ class Codec:
     def _decode_action(self, table: P4Table, message: p4r.Action) -> Action:
         action = table.actions[message.action_id]
         given = {param.param_id: int.from_bytes(param.value, "big") for param in message.params}
-        return Action(action.alias, tuple((param.name, given[param.id]) for param in action.params))
+        return Action(_last(action.name), tuple((param.name, given[param.id]) for param in action.params))
 
     def _table(self, name: str) -> P4Table:
-        return _named(self._schema.tables.get(name), f"table {name}")
+        return _named(self._tables.get(name), f"table {name}")
 
     def _action(self, table: P4Table, action: Action) -> p4r.Action:
-        declared = _named(table.actions.get(action.name), f"action {action.name} of table {table.alias}")
+        declared = _named(self._actions[table.id].get(action.name), f"action {action.name} of table {table.alias}")
         params = [
             p4r.Action.Param(param_id=declared.params[name].id, value=number_bytes(value)) for name, value in action.arguments
         ]
@@ -168,6 +170,16 @@ class Codec:
         else:
             message.ternary.value, message.ternary.mask = number_bytes(first), number_bytes(second)
         return message
+
+
+def table_ids(schema: P4Schema) -> dict[str, int]:
+    """Returns the number of every table, by the last part of its name."""
+    return {_last(table.name): table.id for table in schema.tables}
+
+
+def _last(name: str) -> str:
+    """Aliases have more parts where several objects end alike; within a table nothing does."""
+    return name.rpartition(".")[2]
 
 
 def _named(found: T | None, what: str) -> T:
@@ -198,4 +210,4 @@ def _match_value(field: p4r.FieldMatch) -> MatchValue | None:
     return number(field.optional.value if kind == "optional" else field.exact.value)
 
 
-__all__ = ["Codec", "number_bytes"]
+__all__ = ["Codec", "number_bytes", "table_ids"]

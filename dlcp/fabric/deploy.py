@@ -25,7 +25,7 @@ from dlcp.fabric.transaction import SAME, Held, Plan
 from dlcp.policy import Policy
 from dlcp.topology import Topology
 
-AT_ONCE: Final = 64
+AT_ONCE: Final = 32
 """Switches that are talked to at the same time."""
 
 T = TypeVar("T")

@@ -91,11 +91,11 @@ def flooding_tree(topology: Topology, down: Collection[int]) -> frozenset[int]:
     """
     graph = topology.graph
     links: set[int] = set()
-    reached: set[str] = set()
+    switches: set[str] = set()
     for root in graph.switches:
-        if root in reached:
+        if root in switches:
             continue
-        reached.add(root)
+        reached = {root}
         front = [root]
         while front:
             following = []
@@ -108,6 +108,7 @@ def flooding_tree(topology: Topology, down: Collection[int]) -> frozenset[int]:
                     if not graph.is_host(arc.target):
                         following.append(arc.target)
             front = following
+        switches |= reached
     return frozenset(links)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
+import grpc
 from finsy import GRPCCredentialsTLS, GRPCStatusCode, P4Client, P4ClientError
 from finsy.proto import U128, p4r
 
@@ -18,7 +19,10 @@ from dlcp.fabric.endpoints import TLS, Target
 from dlcp.fabric.errors import FabricError
 
 PATIENCE_S: Final = 10.0
-"""Longest wait for the answer to arbitration; other calls have finsy's own limit, which is as long."""
+"""Longest wait for the answer to arbitration; finsy's limit for other calls is as long."""
+
+PROGRAM_S: Final = 120.0
+"""Longest wait for a program to be verified or set: a target may compile it."""
 
 _MISSING: Final = frozenset({GRPCStatusCode.NOT_FOUND, GRPCStatusCode.FAILED_PRECONDITION})
 _CANNOT: Final = frozenset({GRPCStatusCode.UNIMPLEMENTED, GRPCStatusCode.UNKNOWN})
@@ -32,6 +36,18 @@ _HINTS: Final = {
 }
 
 
+class _Client(P4Client):
+    """finsy's client, with more patience where a target may have to compile."""
+
+    async def set_pipeline(self, request: p4r.SetForwardingPipelineConfigRequest) -> None:
+        """Sends the request; P4ClientError if it fails."""
+        assert self._stub is not None
+        try:
+            await self._stub.SetForwardingPipelineConfig(request, timeout=PROGRAM_S)
+        except grpc.RpcError as error:
+            raise P4ClientError(error, "SetForwardingPipelineConfig") from None
+
+
 class Session:
     """A connection; an asynchronous context manager.
 
@@ -43,7 +59,7 @@ class Session:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.written = 0
-        self._client = P4Client(target.address, _credentials(target.tls), wait_for_ready=False)
+        self._client = _Client(target.address, _credentials(target.tls), wait_for_ready=False)
         self._election = 0
         self._notices: asyncio.Task[None] | None = None
         self._lost = ""
@@ -135,7 +151,7 @@ class Session:
             config=config,
         )
         try:
-            await self._client.request(request)
+            await self._client.set_pipeline(request)
         except P4ClientError as error:
             # Some targets cannot verify without committing; they find out then.
             if commit or error.code != GRPCStatusCode.UNIMPLEMENTED:

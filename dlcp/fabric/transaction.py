@@ -13,7 +13,7 @@ from typing import Final
 from finsy import P4Schema
 from finsy.proto import p4i, p4r
 
-from dlcp.fabric.codec import Codec
+from dlcp.fabric.codec import Codec, table_ids
 from dlcp.fabric.diff import Change, difference, owned, steps
 from dlcp.fabric.entities import Default, Entity, Entry
 from dlcp.fabric.errors import FabricError
@@ -83,15 +83,15 @@ async def look(session: Session, program: Program) -> Held:
     if config is None:
         return Held(ABSENT)
     schema = P4Schema(config.p4info)
-    ours = all(schema.tables.get(name) is not None for name in (*TABLES, *DEFAULTS))
+    ours = set(TABLES) | set(DEFAULTS) <= set(table_ids(schema))
     return Held(CHANGED, config, await read_entities(session, schema) if ours else [])
 
 
 async def read_entities(session: Session, schema: P4Schema) -> list[Entity]:
     """Reads the entries of all tables, the default actions that belong to the intent, and the multicast groups."""
-    tables = schema.tables
-    wanted = [p4r.Entity(table_entry=p4r.TableEntry(table_id=table.id)) for table in tables if not table.is_const]
-    wanted += [p4r.Entity(table_entry=p4r.TableEntry(table_id=tables[name].id, is_default_action=True)) for name in DEFAULTS]
+    wanted = [p4r.Entity(table_entry=p4r.TableEntry(table_id=table.id)) for table in schema.tables if not table.is_const]
+    numbers = table_ids(schema)
+    wanted += [p4r.Entity(table_entry=p4r.TableEntry(table_id=numbers[name], is_default_action=True)) for name in DEFAULTS]
     found = await session.read(wanted)
     # A group that is not there is an error to some targets and nothing to others; to read all of them is neither.
     found += await session.read([_multicast()])
