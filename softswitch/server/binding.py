@@ -85,7 +85,10 @@ class _Binder:
         info = self.info
         self.check_ids()
         self.actions = {action.preamble.id: action for action in info.actions}
-        self.profiles = {profile.preamble.id: self.profile(profile) for profile in info.action_profiles}
+        # p4c leaves an action profile that no table has in the P4Info, but not in the program.
+        implementations = {table.implementation_id for table in info.tables}
+        profiles = [profile for profile in info.action_profiles if profile.preamble.id in implementations]
+        self.profiles = {profile.preamble.id: self.profile(profile) for profile in profiles}
         direct = {item.preamble.id: item.direct_table_id for item in (*info.direct_counters, *info.direct_meters)}
         headers = {item.preamble.name: item for item in info.controller_packet_metadata}
         return Schema(

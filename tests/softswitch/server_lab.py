@@ -56,7 +56,7 @@ class Names:
             result.append(field)
         return result
 
-    def entry(self, table, action=None, *values, priority=0, match=None, **fields):
+    def entry(self, table, action=None, /, *values, priority=0, match=None, **fields):
         entry = p4r.TableEntry(table_id=self[table], match=self.match(table, **(match or {})), priority=priority, **fields)
         if action is not None:
             entry.action.action.CopyFrom(self.action(action, *values))
@@ -101,7 +101,11 @@ class Controller:
     """A client with one stream at most."""
 
     def __init__(self, address, device_id=1, info=None, credentials=None):
-        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 1 << 20)]
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", 1 << 20),
+        ]
         if credentials is None:
             self.channel = grpc.insecure_channel(address, options)
         else:
