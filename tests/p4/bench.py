@@ -1,133 +1,76 @@
-"""Tables by their short names and packets in and out, for the tests of the switch program."""
+"""The switch program on a target, with addresses as people write them."""
 
-from softswitch.pipeline import Pipeline
-from softswitch.runtime import Call, GroupMember, GroupRef, MeterConfig, MulticastGroup, OneShot, OneShotAction, Replica
-from softswitch.switch import Switch
+import shutil
+from ipaddress import ip_address
+
 from tests.conftest import ROOT
 from tests.p4 import frames
+from tests.softswitch.targets import SoftswitchTarget
 
+PROGRAM = ROOT / "p4" / "build" / "dlcp.json"
+KINDS = ["softswitch", *(["bmv2"] if shutil.which("simple_switch_grpc") else [])]
 NEVER = 0x7FFFF
 DROPPABLE, PROTECTED, ORDINARY = 0, 8, 16
 """First cell of each third of the counters per class."""
 DISCARDS = {name: index for index, name in enumerate(("malformed", "unknown", "refused", "policed", "expired", "hairpin"))}
-PORTS = range(1, 9)
 
 
-def _number(value):
-    """MAC and IP addresses as the numbers that they are."""
+def number(value):
+    """MAC and IP addresses, alone or in a pair, as the numbers that they are."""
+    if isinstance(value, tuple):
+        return tuple(number(item) for item in value)
     if not isinstance(value, str):
         return value
     if value.count(":") == 5:
         return int(value.replace(":", ""), 16)
-    from ipaddress import ip_address
-
     return int(ip_address(value))
 
 
+def numbers(values):
+    return {name: number(value) for name, value in values.items()}
+
+
 class Bench:
-    """The program on the softswitch, with ports 1 to 8.  ``port`` options are those of ``Switch.add_port``."""
+    """A target; see ``tests.softswitch.targets`` for its methods."""
 
-    takes_empty_frames = True
-
-    def __init__(self, *, rates=None, **options):
-        text = (ROOT / "p4" / "build" / "dlcp.json").read_text()
-        self.pipeline = Pipeline.load(text)
-        self.switch = Switch(seed=1, clock=lambda: self.now)
-        self.now = 0
-        for number in PORTS:
-            self.switch.add_port(number, rate_bps=(rates or {}).get(number), **options)
-        self.switch.set_pipeline(self.pipeline)
-        self.runtime = self.pipeline.runtime
-
-    # Control plane
-
-    def _find(self, objects, alias):
-        (found,) = (value for name, value in objects.items() if name == alias or name.endswith(f".{alias}"))
-        return found
-
-    def table(self, alias):
-        return self._find(self.runtime.tables, alias)
-
-    def _match(self, table, match):
-        given = dict(match)
-        items = []
-        for key in table.model.keys:
-            value = given.pop(key.name)
-            full = (1 << key.width) - 1
-            if key.kind == "exact":
-                items.append(_number(value))
-            elif key.kind == "lpm":
-                items.append((_number(value[0]), value[1]))
-            elif key.kind == "ternary":
-                items.append((0, 0) if value is None else (_number(value), full))
-            else:
-                items.append((0, full) if value is None else tuple(value))
-        assert not given, f"no such key: {given}"
-        return tuple(items)
-
-    def _call(self, table, action, parameters):
-        names = [model.name.split(".")[-1] for model in table.model.actions]
-        index = names.index(action)
-        given = dict(parameters)
-        data = tuple(_number(given.pop(parameter.name)) for parameter in table.model.actions[index].parameters)
-        assert not given, f"no such parameter: {given}"
-        return Call(index, data)
+    def __init__(self, target):
+        self.target = target
+        self.delete = target.delete
+        self.counter = target.counter
+        self.direct_counter = target.direct_counter
+        self.direct_meter = target.direct_meter
+        self.send = target.send
+        self.send_all = target.send_all
+        self.link = target.link
 
     def entry(self, table, match, action, priority=0, **parameters):
-        """Adds an entry: keys and parameters by name; None is "don't care"."""
-        found = self.table(table)
-        found.insert(self._match(found, match), priority, self._call(found, action, parameters))
-
-    def delete(self, table, match, priority=0):
-        found = self.table(table)
-        found.delete(self._match(found, match), priority)
+        self.target.entry(table, numbers(match), action, priority, **numbers(parameters))
 
     def default(self, table, action, **parameters):
-        found = self.table(table)
-        found.set_default(self._call(found, action, parameters))
+        self.target.default(table, action, **numbers(parameters))
 
-    def group(self, number, ports, routed=False):
+    def treat(self, spray=0, stamp=0, classes=range(8)):
+        """Class n into queue n."""
+        for klass in classes:
+            self.entry("dlcp_classes", {"class": klass}, "treat", queue=klass, spray=spray, stamp=stamp)
+
+    def group(self, group, ports, routed=False):
         """Adds a group of paths, each watching its port; a port that stands there twice has twice the weight."""
-        table = self.table("paths")
-        members = []
+        actions = []
         for port in dict.fromkeys(ports):
+            parameters = {"port": port}
             if routed:
-                call = self._call(table, "routed_path", {"port": port, "src_addr": frames.ROUTER, "dst_addr": frames.MACS[port]})
-            else:
-                call = self._call(table, "path", {"port": port})
-            members.append(OneShotAction(call, weight=ports.count(port), watch_port=port))
-        table.insert((number,), 0, OneShot(tuple(members)))
+                parameters |= numbers({"src_addr": frames.ROUTER, "dst_addr": frames.MACS[port]})
+            actions.append(("routed_path" if routed else "path", parameters, ports.count(port), port))
+        self.target.one_shot("paths", {"group": group}, actions)
 
-    def multicast(self, number, ports):
-        self.runtime.groups.insert(MulticastGroup(number, tuple(Replica(port, 1) for port in ports)))
-
-    def direct_counter(self, table, match, priority=0):
-        found = self.table(table)
-        entry = found.get(self._match(found, match), priority)
-        return entry.packets, entry.bytes
-
-    def direct_meter(self, table, match, priority=0, **rates):
-        found = self.table(table)
-        found.write_meter(found.get(self._match(found, match), priority), MeterConfig(**rates))
-
-    def counter(self, name, cell):
-        """Packets and bytes of a cell."""
-        return self._find(self.runtime.counters, name).read(cell)
-
-    # Data plane
-
-    def send(self, port, frame):
-        """What leaves through which ports after ``frame`` has come in."""
-        self.now += 1_000_000
-        self.switch.receive(port, frame, self.now)
-        return self.switch.transmit(self.now)
-
-    def link(self, port, up):
-        self.switch.set_port_state(port, up, self.now)
+    def multicast(self, group, ports):
+        self.target.multicast(group, [(port, 1) for port in ports])
 
 
 def softswitch_bench(**options):
-    return Bench(**options)
+    """A bench whose queues and clock can be looked at: ``target.switch``."""
+    return Bench(SoftswitchTarget(PROGRAM.read_text(), **options))
 
 
 def bridge(bench):

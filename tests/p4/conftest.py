@@ -1,14 +1,16 @@
-"""Benches with the program and some entries."""
+"""Benches with the program and some entries: on the softswitch, and on BMv2 where it is installed."""
 
 import pytest
 
 from tests.p4 import bench as benches
 from tests.p4 import frames
+from tests.softswitch.targets import opened
 
 
-@pytest.fixture
-def bench():
-    return benches.softswitch_bench()
+@pytest.fixture(params=benches.KINDS)
+def bench(request):
+    with opened(request.param) as make:
+        yield benches.Bench(make(benches.PROGRAM))
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def spread(bench):
     return benches.spread(bench)
 
 
-# For properties, whose examples share a bench.
+# For properties, whose many examples share a softswitch.
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +52,7 @@ def marking_once():
 @pytest.fixture(scope="module")
 def trimming_once():
     bench = benches.bridge(benches.softswitch_bench())
-    for number in range(8):
-        bench.entry("dlcp_classes", {"class": number}, "treat", queue=number, spray=0, stamp=0)
+    bench.treat()
     match = {"port": None, "queue": 3, "protected": 0}
     bench.entry("limits", match, "trim_from", priority=1, trim_at=0, mark_at=benches.NEVER, dscp=frames.POLICY.classes.dscp[7])
     return bench

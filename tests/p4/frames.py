@@ -27,8 +27,25 @@ def header(priority=3, protected=False, kind=PacketType.DATA, **fields):
 
 
 def dlcp(
-    src=1, dst=2, *, priority=3, protected=False, kind=PacketType.DATA, size=1024, ipv6=False, vlans=(), checksum=True,
-    sport=40_001, dport=40_002, ttl=64, ecn=None, dscp=None, dst_mac=None, dst_ip=None, payload=None, **fields,
+    src=1,
+    dst=2,
+    *,
+    priority=3,
+    protected=False,
+    kind=PacketType.DATA,
+    size=1024,
+    ipv6=False,
+    vlans=(),
+    checksum=True,
+    sport=40_001,
+    dport=40_002,
+    ttl=64,
+    ecn=None,
+    dscp=None,
+    dst_mac=None,
+    dst_ip=None,
+    payload=None,
+    **fields,
 ):
     """Bytes of an Ethernet frame with a DLCP datagram between the hosts behind two ports, tagged as the policy says."""
     tos = POLICY.tos(priority, protected)

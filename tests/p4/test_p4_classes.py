@@ -25,14 +25,9 @@ def queue_of(bench, frame):
     raise AssertionError("in no queue")
 
 
-def treat_all(bench, spray=0, stamp=0):
-    for number in range(8):
-        bench.entry("dlcp_classes", {"class": number}, "treat", queue=number, spray=spray, stamp=stamp)
-
-
 @pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
 def test_the_class_in_the_header_decides_the_queue(bridged, ipv6):
-    treat_all(bridged)
+    bridged.treat()
     for number in range(8):
         assert queue_of(bridged, frames.dlcp(priority=number, protected=True, dscp=0, ipv6=ipv6)) == number
 
@@ -64,7 +59,7 @@ def test_address_resolution_is_served_first(bridged):
 
 
 def test_any_udp_port_will_do_and_the_vlan_does_not_matter(bridged):
-    treat_all(bridged)
+    bridged.treat()
     assert queue_of(bridged, frames.dlcp(protected=True, sport=1, dport=2, priority=5, vlans=(9,))) == 5
 
 
@@ -78,13 +73,13 @@ def test_any_udp_port_will_do_and_the_vlan_does_not_matter(bridged):
     ],
 )
 def test_what_does_not_look_like_dlcp_is_ordinary(bridged, name, frame):
-    treat_all(bridged)
+    bridged.treat()
     assert bridged.send(1, frame) == [(2, frame)]
     assert bridged.counter("forwarded", ORDINARY)[0] == 1
 
 
 def test_counters_tell_classes_and_protection_apart(bridged):
-    treat_all(bridged)
+    bridged.treat()
     for number in range(7):
         for copies, protected in ((1, False), (2, True)):
             for _ in range(copies):
@@ -97,13 +92,13 @@ def test_counters_tell_classes_and_protection_apart(bridged):
 
 @pytest.mark.parametrize("kind", [kind for kind in PacketType if kind != PacketType.DATA])
 def test_only_data_is_droppable(bridged, kind):
-    treat_all(bridged)
+    bridged.treat()
     bridged.send(1, frames.dlcp(priority=6, protected=False, kind=kind))
     assert bridged.counter("forwarded", PROTECTED + 6)[0] == 1
 
 
 def test_a_trimmed_header_is_not_droppable(bridged):
-    treat_all(bridged)
+    bridged.treat()
     bridged.send(1, frames.dlcp(priority=7, trimmed=1, size=0))
     assert bridged.counter("forwarded", PROTECTED + 7)[0] == 1
 
@@ -112,7 +107,7 @@ def test_a_trimmed_header_is_not_droppable(bridged):
 
 
 def test_an_open_switch_takes_every_job_and_a_closed_one_those_it_knows(bridged):
-    treat_all(bridged)
+    bridged.treat()
     frame = frames.dlcp(priority=5, protected=True)
     assert queue_of(bridged, frame) == 5
     bridged.default("jobs", "refuse")
@@ -141,7 +136,7 @@ def test_jobs_are_known_by_cookie_port_or_udp_port(bridged, match, other):
 
 
 def test_a_demoted_job_is_ordinary_and_served_last(bridged):
-    treat_all(bridged)
+    bridged.treat()
     bridged.entry("dscp_classes", {"dscp": POLICY.classes.dscp[5]}, "assign", queue=5)
     bridged.default("jobs", "demote")
     frame = frames.dlcp(priority=5, protected=True)
@@ -164,12 +159,12 @@ def police(bench, hard):
     size = len(frames.dlcp())
     match = {"cookie": frames.COOKIE, "port": None, "udp_port": None}
     bench.entry("jobs", match, "police", priority=1, hard=hard)
-    bench.direct_meter("jobs", match, priority=1, cir=1, cburst=2 * size, pir=1, pburst=3 * size)
+    bench.direct_meter("jobs", match, priority=1, rates=(1, 2 * size, 1, 3 * size))
 
 
 @pytest.mark.parametrize("hard", [0, 1])
 def test_a_policed_job_is_slowed_first_and_then_dropped(bridged, hard):
-    treat_all(bridged)
+    bridged.treat()
     police(bridged, hard)
     marks = {"port": None, "queue": 0, "protected": 1}
     bridged.entry("limits", marks, "drop_from", priority=1, drop_at=NEVER, mark_at=0)

@@ -11,9 +11,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Raw
 
 from tests.p4 import frames
-from tests.p4.bench import DISCARDS
-
-ORDINARY = 16
+from tests.p4.bench import DISCARDS, ORDINARY, bridge, softswitch_bench
 
 
 def same_port(frame, bench, port=2, source=1):
@@ -42,8 +40,11 @@ def test_arp_is_flooded_and_answered(bridged):
 
 
 def test_neighbour_discovery_is_flooded(bridged):
-    ask = bytes(Ether(src=frames.MACS[1], dst="33:33:ff:00:00:03") / IPv6(src="fd00::1", dst="ff02::1:ff00:3", hlim=255)
-                / ICMPv6ND_NS(tgt="fd00::3"))
+    ask = bytes(
+        Ether(src=frames.MACS[1], dst="33:33:ff:00:00:03")
+        / IPv6(src="fd00::1", dst="ff02::1:ff00:3", hlim=255)
+        / ICMPv6ND_NS(tgt="fd00::3")
+    )
     assert sorted(bridged.send(1, ask)) == [(port, ask) for port in (2, 3, 4)]
 
 
@@ -68,18 +69,21 @@ def test_flooding_spares_the_port_it_came_from_and_those_outside_the_group(bench
     assert {port for port, _ in bench.send(4, frame)} == {1, 2, 3}
 
 
-def test_frames_too_short_for_ethernet_are_dropped_and_counted(bridged):
+def test_frames_too_short_for_ethernet_are_dropped_and_counted():
+    """Which no interface of Linux would let through, so this is for the softswitch only."""
+    bridged = bridge(softswitch_bench())
     for size in (0, 1, 13):
-        if size or bridged.takes_empty_frames:
-            assert bridged.send(1, bytes(size)) == []
-    assert bridged.counter("discarded", DISCARDS["malformed"])[0] >= 2
+        assert bridged.send(1, bytes(size)) == []
+    assert bridged.counter("discarded", DISCARDS["malformed"])[0] == 3
 
 
 @given(st.data())
 def test_bridging_changes_no_frame_whatever_is_in_it(bridged_once, data):
     """Cut, extended, and damaged frames of every kind: whoever bridges has no business with what is inside."""
     makers = [frames.dlcp, frames.udp]
-    frame = bytearray(data.draw(st.sampled_from(makers))(ipv6=data.draw(st.booleans()), vlans=data.draw(st.sampled_from([(), (1,), (1, 2)]))))
+    frame = bytearray(
+        data.draw(st.sampled_from(makers))(ipv6=data.draw(st.booleans()), vlans=data.draw(st.sampled_from([(), (1,), (1, 2)])))
+    )
     for _ in range(data.draw(st.integers(0, 4))):
         frame[data.draw(st.integers(12, len(frame) - 1))] = data.draw(st.integers(0, 255))
     frame = bytes(frame[: data.draw(st.integers(14, len(frame)))]) + data.draw(st.binary(max_size=20))
@@ -103,7 +107,9 @@ def test_routing_decrements_ttl_and_rewrites_addresses(routed, kind, ipv6):
 @given(st.integers(2, 255), st.integers(0, 255), st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF))
 def test_the_checksum_is_right_after_routing_for_every_header(routed_once, ttl, tos, identification, source):
     octets = ".".join(str(byte) for byte in source.to_bytes(4, "big"))
-    frame = bytes(frames.link(dst_mac=frames.ROUTER) / IP(src=octets, dst="10.0.0.2", ttl=ttl, tos=tos, id=identification) / Raw(b"x"))
+    frame = bytes(
+        frames.link(dst_mac=frames.ROUTER) / IP(src=octets, dst="10.0.0.2", ttl=ttl, tos=tos, id=identification) / Raw(b"x")
+    )
     ((port, got),) = routed_once.send(1, frame)
     assert port == 2
     frames.assert_sound(got)
@@ -130,8 +136,12 @@ def test_what_has_travelled_too_far_is_dropped_by_a_router_and_not_by_a_bridge(r
 
 
 def test_the_longest_prefix_wins(routed):
-    routed.entry("ipv4_routes", {"dst_addr": ("10.9.0.0", 16)}, "to_neighbor", port=3, src_addr=frames.ROUTER, dst_addr=frames.MACS[3])
-    routed.entry("ipv4_routes", {"dst_addr": ("10.9.9.0", 24)}, "to_neighbor", port=4, src_addr=frames.ROUTER, dst_addr=frames.MACS[4])
+    routed.entry(
+        "ipv4_routes", {"dst_addr": ("10.9.0.0", 16)}, "to_neighbor", port=3, src_addr=frames.ROUTER, dst_addr=frames.MACS[3]
+    )
+    routed.entry(
+        "ipv4_routes", {"dst_addr": ("10.9.9.0", 24)}, "to_neighbor", port=4, src_addr=frames.ROUTER, dst_addr=frames.MACS[4]
+    )
     for address, port in (("10.9.1.1", 3), ("10.9.9.1", 4), ("10.0.0.2", 2)):
         assert [out for out, _ in routed.send(1, frames.udp(dst_ip=address, dst_mac=frames.ROUTER))] == [port]
     assert routed.send(1, frames.udp(dst_ip="11.0.0.1", dst_mac=frames.ROUTER)) == []
@@ -152,33 +162,35 @@ def test_routing_back_out_of_the_same_port_is_no_mistake(routed):
 @pytest.mark.parametrize("kind", ["udp", "tcp"])
 def test_a_flow_keeps_to_one_path_and_flows_spread(spread, kind, ipv6):
     """ECMP by hash for ordinary traffic."""
-    paths = Counter()
-    for flow in range(64):
-        frame = getattr(frames, kind)(1, 2, ipv6=ipv6, sport=6000 + flow, dst_mac=frames.GROUP_MAC)
-        (first,), (second,) = spread.send(1, frame), spread.send(1, frame)
-        assert first == second and first[1] == frame
-        paths[first[0]] += 1
-    assert set(paths) == {2, 3, 4, 5} and max(paths.values()) < 40
+    flows = [getattr(frames, kind)(1, 2, ipv6=ipv6, sport=6000 + flow, dst_mac=frames.GROUP_MAC) for flow in range(64)]
+    path_of = {}
+    for port, frame in spread.send_all([(1, frame) for frame in flows * 2], expect=128):
+        assert path_of.setdefault(frame, port) == port
+    paths = Counter(path_of.values())
+    assert path_of.keys() == set(flows) and set(paths) == {2, 3, 4, 5} and max(paths.values()) < 40
 
 
 def test_what_is_not_ip_has_flows_by_address(spread):
     frame = bytes(Ether(src=frames.MACS[1], dst=frames.GROUP_MAC, type=0x88B5) / Raw(b"x" * 50))
-    assert len({port for _ in range(8) for port, _ in spread.send(1, frame)}) == 1
+    assert len({port for port, _ in spread.send_all([(1, frame)] * 8, expect=8)}) == 1
 
 
 def test_the_salt_makes_switches_choose_differently(spread):
-    flows = [frames.udp(sport=port, dst_mac=frames.GROUP_MAC) for port in range(7000, 7032)]
-    before = [spread.send(1, frame)[0][0] for frame in flows]
+    def paths(address):
+        flows = {frames.udp(sport=port, dst_mac=address): port for port in range(7000, 7032)}
+        return {flows[frame]: out for out, frame in spread.send_all([(1, frame) for frame in flows], expect=32)}
+
     spread.entry("bridge", {"dst_addr": frames.MACS[8]}, "to_group", group=1, salt=77)
-    other = [frames.udp(sport=port, dst_mac=frames.MACS[8]) for port in range(7000, 7032)]
-    assert before != [spread.send(1, frame)[0][0] for frame in other]
+    assert paths(frames.GROUP_MAC) != paths(frames.MACS[8])
 
 
 def test_fragments_of_a_datagram_take_one_path(spread):
     whole = IP(src="10.0.0.1", dst="10.0.0.2", id=5, proto=17, flags="MF")
-    for flow in range(16):
+    for flow in range(4):
         first = bytes(frames.link(dst_mac=frames.GROUP_MAC) / whole / Raw(bytes([flow]) * 64))
-        later = bytes(frames.link(dst_mac=frames.GROUP_MAC) / IP(src="10.0.0.1", dst="10.0.0.2", id=5, proto=17, frag=8) / Raw(b"y" * 64))
+        later = bytes(
+            frames.link(dst_mac=frames.GROUP_MAC) / IP(src="10.0.0.1", dst="10.0.0.2", id=5, proto=17, frag=8) / Raw(b"y" * 64)
+        )
         assert spread.send(1, first)[0][0] == spread.send(1, later)[0][0]
 
 
@@ -191,9 +203,9 @@ def test_a_group_that_is_not_there_drops(spread):
 def test_routed_paths_have_their_own_addresses(routed):
     routed.group(2, [2, 3], routed=True)
     routed.entry("ipv4_routes", {"dst_addr": ("10.7.0.0", 16)}, "to_group", group=2, salt=5)
+    flows = [(1, frames.udp(dst_ip="10.7.0.1", sport=7000 + flow, dst_mac=frames.ROUTER)) for flow in range(32)]
     seen = set()
-    for flow in range(32):
-        ((port, got),) = routed.send(1, frames.udp(dst_ip="10.7.0.1", sport=7000 + flow, dst_mac=frames.ROUTER))
+    for port, got in routed.send_all(flows, expect=32):
         frames.assert_sound(got)
         packet = frames.parse(got)
         assert (packet.src, packet.dst) == (frames.ROUTER, frames.MACS[port]) and packet[IP].ttl == 63
