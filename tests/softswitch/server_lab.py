@@ -110,6 +110,7 @@ class Controller:
             self.channel = grpc.insecure_channel(address, options)
         else:
             self.channel = grpc.secure_channel(address, credentials, options)
+        self.address = address
         self.stub = p4r_grpc.P4RuntimeStub(self.channel)
         self.device_id = device_id
         self.election_id = None
