@@ -1,0 +1,126 @@
+"""A star of shaped links between network namespaces of its own, for measurements where the network is to be the limit.
+
+Each rank has a namespace; a bridge in one more joins them.  Both ends of every link are shaped with HTB and have a FIFO of a given
+number of packets, as a plain switch would.  Offloads are off: a queue would count a super-packet of 64 KB as one packet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dlcp.errors import DLCPError
+
+_CLONE_NEWNET: Final = 0x40000000
+_CLONE_NEWNS: Final = 0x00020000
+_MS_BIND: Final = 4096
+_MS_REC: Final = 16384
+_MS_PRIVATE: Final = 1 << 18
+INTERFACE: Final = "eth0"
+"""Name of the interface in every rank's namespace."""
+
+
+class NoNamespacesError(DLCPError):
+    """This process may not make network namespaces, or lacks the tools."""
+
+
+class ShapedStar:
+    """The network; a context manager that takes it down again.
+
+    Args:
+        ranks: Number of leaves.
+        rate_bps: Rate of each link in each direction.
+        queue_packets: Room of the FIFO before each link.
+
+    Raises:
+        NoNamespacesError: It cannot be built; the message says what is missing.
+    """
+
+    def __init__(self, ranks: int, rate_bps: int, queue_packets: int = 100) -> None:
+        for tool in ("ip", "tc", "ethtool"):
+            if shutil.which(tool) is None:
+                raise NoNamespacesError(f"{tool} is missing; install iproute2 and ethtool")
+        if os.geteuid() != 0:
+            raise NoNamespacesError("only root may make network namespaces")
+        mark = f"dlcp-bench-{os.getpid()}-{secrets.token_hex(3)}"
+        self._middle = f"{mark}-switch"
+        self.names = [f"{mark}-{rank}" for rank in range(ranks)]
+        self.addresses = [f"10.77.0.{rank + 1}" for rank in range(ranks)]
+        self._made: list[str] = []
+        try:
+            self._build(rate_bps, queue_packets)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, rate_bps: int, queue_packets: int) -> None:
+        for name in (self._middle, *self.names):
+            _run("ip", "netns", "add", name)
+            self._made.append(name)
+        self._in(self._middle, "ip", "link", "add", "bridge", "type", "bridge", "mcast_snooping", "0")
+        self._in(self._middle, "ip", "link", "set", "bridge", "up")
+        for rank, (name, address) in enumerate(zip(self.names, self.addresses, strict=True)):
+            port = f"p{rank}"
+            self._in(name, "ip", "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", self._middle)
+            self._in(self._middle, "ip", "link", "set", port, "master", "bridge", "up")
+            self._in(name, "ip", "address", "add", f"{address}/24", "dev", INTERFACE)
+            for link in ("lo", INTERFACE):
+                self._in(name, "ip", "link", "set", link, "up")
+            for where, link in ((name, INTERFACE), (self._middle, port)):
+                self._in(where, "ethtool", "-K", link, *"tx off rx off gso off gro off tso off".split())
+                self._in(where, *f"tc qdisc add dev {link} root handle 1: htb default 1 r2q 1000".split())
+                rate = f"{rate_bps}bit"
+                self._in(where, *f"tc class add dev {link} parent 1: classid 1:1 htb rate {rate} burst 3k quantum 3000".split())
+                self._in(where, *f"tc qdisc add dev {link} parent 1:1 handle 10: pfifo limit {queue_packets}".split())
+        shown = self._in(self._middle, "tc", "qdisc", "show")
+        if shown.count("htb") != len(self.names):
+            raise NoNamespacesError("the kernel has no HTB, so links cannot be shaped")
+
+    def _in(self, name: str, *command: str) -> str:
+        return _run("ip", "netns", "exec", name, *command)
+
+    def enter(self, rank: int) -> None:
+        """Moves the calling process, which must have one thread, into a rank's namespace, for good."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with Path("/run/netns", self.names[rank]).open() as handle:
+            _check(libc.setns(handle.fileno(), _CLONE_NEWNET), "setns")
+        # Without a reachable name server every reverse look-up of a peer's address would take seconds.
+        _check(libc.unshare(_CLONE_NEWNS), "unshare")
+        _check(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount /")
+        with suppress(OSError):
+            _check(libc.mount(b"/dev/null", b"/etc/resolv.conf", None, _MS_BIND, None), "mount resolv.conf")
+        os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+
+    def close(self) -> None:
+        """Takes it all down; may be repeated."""
+        for name in self._made:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+        self._made = []
+
+    def __enter__(self) -> ShapedStar:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise NoNamespacesError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+__all__ = ["INTERFACE", "NoNamespacesError", "ShapedStar"]
