@@ -58,6 +58,9 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
         bridge.apply();
         if (meta.routed) {
             if (hdr.ipv4.isValid()) {
+                if (hdr.ipv4.version_ihl < 0x45 || hdr.ipv4.version_ihl > 0x4f) {
+                    discard(DISCARD_MALFORMED);
+                }
                 if (hdr.ipv4.ttl <= 1) {
                     discard(DISCARD_EXPIRED);
                 }
@@ -66,6 +69,9 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
                 hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
                 hdr.ipv4.checksum = adjusted(hdr.ipv4.checksum, before, hdr.ipv4.ttl ++ hdr.ipv4.protocol);
             } else if (hdr.ipv6.isValid()) {
+                if (hdr.ipv6.version != 6) {
+                    discard(DISCARD_MALFORMED);
+                }
                 if (hdr.ipv6.hop_limit <= 1) {
                     discard(DISCARD_EXPIRED);
                 }

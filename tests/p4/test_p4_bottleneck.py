@@ -1,4 +1,4 @@
-"""A shared bottleneck in virtual time: 100 Mbit/s, twice as much offered.  The softswitch queues, the program keeps the depths."""
+"""A shared bottleneck in virtual time: 100 Mbit/s, twice as much offered; the softswitch queues, the program keeps depths."""
 
 import heapq
 from collections import Counter, defaultdict

@@ -30,9 +30,7 @@ def test_the_committed_program_was_compiled_from_these_sources(project):
     assert digests == sources, "compile it again: make p4"
 
 
-@pytest.mark.skipif(
-    shutil.which("p4c-bm2-ss") is None, reason="needs p4c-bm2-ss; the digest of the sources is compared"
-)
+@pytest.mark.skipif(shutil.which("p4c-bm2-ss") is None, reason="needs p4c-bm2-ss; the digest of the sources is compared")
 def test_compiling_again_gives_the_committed_program_without_a_warning(project, tmp_path):
     done = subprocess.run([project / "scripts" / "p4.sh", tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and not done.stdout + done.stderr
