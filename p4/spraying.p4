@@ -3,6 +3,7 @@
 control Spraying(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t std) {
     register<bit<32>>(GROUPS) turns;
     // The target skips members whose watch port is down.
+    @max_group_size(256)
     action_selector(HashAlgorithm.identity, 32w8192, 32w32) members;
 
     action discard(in bit<3> reason) {
@@ -23,7 +24,6 @@ control Spraying(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         hdr.ethernet.dst_addr = dst_addr;
     }
 
-    @max_group_size(256)
     table paths {
         key = {
             meta.group:    exact @name("group");
