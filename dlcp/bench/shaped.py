@@ -1,6 +1,6 @@
 """A star of shaped links between network namespaces of its own, for measurements where the network is to be the limit.
 
-Each rank has a namespace; a bridge in one more joins them.  Both ends of every link are shaped with HTB and have a FIFO of a given
+Each rank has a namespace; a bridge in one more joins them.  Both ends of every link are shaped with HTB with a FIFO of a given
 number of packets, as a plain switch would.  Offloads are off: a queue would count a super-packet of 64 KB as one packet.
 """
 

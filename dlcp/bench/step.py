@@ -1,6 +1,6 @@
 """Time of a training step: DDP over gloo, with the hook, and pipelined.
 
-The model is a row of equal layers.  Its arithmetic is small; instead every layer *sleeps* in its forward and its backward pass, as
+The model is a row of equal layers.  Its arithmetic is small; instead every layer *sleeps* in its forward and backward pass, as
 a training script's processor does while an accelerator computes.  So compute and communication overlap as they would there, and
 the ranks, which share this machine's cores, do not get into each other's way.
 
@@ -51,6 +51,7 @@ class StepSettings:
     elements: int
     compute_s: float
     rate_bps: int | None
+    queue_packets: int
     steps: int
     turns: int
     warmup: int
@@ -72,7 +73,7 @@ class StepWorker:
         host = "127.0.0.1" if star is None else star.addresses[rank]
         master = "127.0.0.1" if star is None else star.addresses[0]
         os.environ["GLOO_SOCKET_IFNAME"] = "lo" if star is None else "eth0"
-        store = dist.TCPStore(master, port, settings.ranks, rank == 0)
+        store = dist.TCPStore(master, port, settings.ranks, rank == 0)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=rank, world_size=settings.ranks)
         self._settings = settings
         self._lanes = {name: Lane(name, settings, host) for name in CANDIDATES}
@@ -148,7 +149,9 @@ def measure_steps(settings: StepSettings, progress: Callable[[str, int, int], No
         NoNamespacesError: Links are to be shaped, and cannot be.
         DLCPError: A rank or the transport failed.
     """
-    star = ShapedStar(settings.ranks, settings.rate_bps) if settings.rate_bps is not None else None
+    star = None
+    if settings.rate_bps is not None:
+        star = ShapedStar(settings.ranks, settings.rate_bps, settings.queue_packets)
     try:
         port = _PORT if star is not None else _free_port()
         with Crew(settings.ranks, lambda rank: StepWorker(settings, rank, star, port)) as crew:

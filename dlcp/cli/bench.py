@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dlcp.cli.bench_step import add_step, run_step
 from dlcp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ examples:
   dlcp bench allreduce --loss 0.01                        with 1 % of dlcp's packets dropped
   dlcp bench allreduce --mtu 1500 --policy job.toml       packets of network size, your policy
   dlcp bench allreduce --json | jq '.ratio_p50'
+  dlcp bench step                                         a training step over shaped links, with and without pipelining
 
 'dlcp bench MEASUREMENT --help' says what is measured, and how.
 """
@@ -91,6 +93,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     measurements = parser.add_subparsers(dest="measurement", metavar="MEASUREMENT", title="measurements", required=True)
     _add_allreduce(measurements)
+    add_step(measurements, whole, size, _positive)
 
 
 def _add_allreduce(measurements: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -123,7 +126,9 @@ def _add_allreduce(measurements: _SubParsersAction[argparse.ArgumentParser]) -> 
 
 def run(args: argparse.Namespace) -> int:
     """Measures, then prints."""
-    return {"allreduce": _allreduce}[args.measurement](args)
+    if args.measurement == "step":
+        return run_step(args, _progress, machine, _policy)
+    return _allreduce(args)
 
 
 def _allreduce(args: argparse.Namespace) -> int:
