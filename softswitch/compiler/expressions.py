@@ -127,7 +127,7 @@ class ExpressionCompiler:
     def unsigned(self, expression: Expression, scope: Scope) -> Value:
         """Source of a field's bits as a number that is not negative, as a match key or a hash sees them."""
         value = self.data(expression, scope)
-        if isinstance(expression, FieldRef):
+        if isinstance(expression, FieldRef) and not self.layout.program.field(expression).variable:
             width = self.layout.program.field(expression).width
             return Value(_grouped(fit(value, width)), 0, (1 << width) - 1)
         return value

@@ -107,12 +107,12 @@ class Source:
         return self.value
 
     def boolean(self, default: bool | None = None) -> bool:
-        """The value as a Boolean; ``default`` for null, where given."""
+        """The value as a Boolean, for which p4c also writes 0 and 1; ``default`` for null, where given."""
         if self.value is None and default is not None:
             return default
-        if not isinstance(self.value, bool):
+        if not isinstance(self.value, bool) and self.value not in (0, 1):
             self.fail(f"expected true or false, not {self._shown()}")
-        return self.value
+        return bool(self.value)
 
     def hexadecimal(self) -> int:
         """The value of a hexadecimal string, such as ``0x0800`` or ``-0x1``."""

@@ -433,9 +433,12 @@ class Maker:
         bits = 0
         for _ in range(self.random.randint(1, 4)):
             kind = self.random.random()
-            if kind < 0.6:
+            if kind < 0.55:
                 header, name, width = self.any_field()
                 inputs.append(field(header, name))
+            elif kind < 0.65:
+                inputs.append(field(self.random.choice(["v", "v2"]), "opt"))
+                width = 0
             elif kind < 0.8:
                 width = self.random.choice([4, 8, 16])
                 inputs.append({"type": "hexstr", "value": f"0x{self.random.getrandbits(width):x}", "bitwidth": width})
