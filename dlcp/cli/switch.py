@@ -28,9 +28,10 @@ Switches are reached where the topology says (grpc), or where --at says. Plain t
 exit codes: 0 done   1 a check failed   2 wrong usage or description   3 something is not installed   4 a switch failed or is
 unreachable   130 interrupted
 """
-_EXPORT_EPILOG: Final = """\ The policy's classes become strict-priority queues by DSCP, and its thresholds ECN marking and
-dropping: above drop_share of the buffer packets without ECT are dropped, above mark_share the others are marked. Spraying by
-packet, trimming and the depth stamp need P4.
+_EXPORT_EPILOG: Final = """\
+The policy's classes become strict-priority queues by DSCP, and its thresholds ECN marking and dropping: above drop_share of the
+buffer packets without ECT are dropped, above mark_share the others are marked. Spraying by packet, trimming and the depth stamp
+need P4.
 
   dlcp switch export net.toml s0 --vendor tc > s0.tc.py         a script for Linux; python3 s0.tc.py --help
   dlcp switch export net.toml s0 --vendor sonic > config.json   then: config load config.json

@@ -166,7 +166,8 @@ def counters_table(
     """Makes a table: a row a class, the most urgent first; with ``rates`` packets per second stand beside the totals."""
     from rich.table import Table
 
-    table = Table(title="packets (per second)" if rates else "packets", title_justify="left")
+    title = "packets (per second)" if rates else "packets"
+    table = Table(title=title, title_justify="left", caption_justify="left", padding=(0, 0), pad_edge=False)
     for column in ("switch", "class", "protected", "droppable", "ordinary", *VERDICTS[1:]):
         table.add_column(column, justify="left" if column == "switch" else "right")
     shown = dict(counts) if each else {"all": total(counts)}
@@ -184,9 +185,19 @@ def counters_table(
                     text += f" ({sum(change.of(verdict, kind, priority) for kind in kinds) / seconds:,.0f})"
                 cells.append(text)
             table.add_row(name if priority == CLASSES - 1 else "", str(priority), *cells)
-        causes = ", ".join(f"{cause} {count.discarded[cause]}" for cause in CAUSES if count.discarded[cause])
-        table.add_row("", "", f"discarded: {causes or 'none'}", end_section=True)
+        table.add_section()
+    table.caption = _discarded(shown)
     return table
+
+
+def _discarded(counts: Mapping[str, Counts]) -> str:
+    """Says what was dropped for other reasons, and where."""
+    parts = []
+    for name, count in counts.items():
+        causes = ", ".join(f"{cause} {count.discarded[cause]}" for cause in CAUSES if count.discarded[cause])
+        if causes:
+            parts.append(causes if name == "all" else f"{name}: {causes}")
+    return f"discarded: {'; '.join(parts) or 'none'}"
 
 
 def print_counters(counts: Mapping[str, Counts], each: bool) -> None:

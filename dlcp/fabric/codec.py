@@ -81,6 +81,16 @@ class Codec:
             message.meter_config.CopyFrom(p4r.MeterConfig(cir=meter.cir, cburst=meter.cburst, pir=meter.pir, pburst=meter.pburst))
         return p4r.Entity(table_entry=message)
 
+    def normal(self, entity: Entity) -> Entity:
+        """Returns the entity as :meth:`decode` gives it: a default action that is the program's own is no action."""
+        if (
+            isinstance(entity, Default)
+            and entity.action is not None
+            and entity.action == self._initial(self._table(entity.table))
+        ):
+            return Default(entity.table, None)
+        return entity
+
     def knows(self, entity: Entity) -> bool:
         """Whether the program has all names that an entity uses."""
         try:
@@ -111,7 +121,7 @@ class Codec:
         table = self._schema.tables[entry.table_id]
         if entry.is_default_action:
             given = entry.action.WhichOneof("type") == "action"
-            return Default(_last(table.name), self._decode_action(table, entry.action.action) if given else None)
+            return self.normal(Default(_last(table.name), self._decode_action(table, entry.action.action) if given else None))
         fields = {field.field_id: field for field in entry.match}
         match = tuple(
             (field.name, value)
@@ -142,6 +152,14 @@ class Codec:
         action = table.actions[message.action_id]
         given = {param.param_id: int.from_bytes(param.value, "big") for param in message.params}
         return Action(_last(action.name), tuple((param.name, given[param.id]) for param in action.params))
+
+    def _initial(self, table: P4Table) -> Action | None:
+        """The default action that the program begins with, where P4Info says it (P4Runtime 1.4 and newer)."""
+        initial = table.pbuf.initial_default_action
+        if not initial.action_id:
+            return None
+        arguments = [p4r.Action.Param(param_id=each.param_id, value=each.value) for each in initial.arguments]
+        return self._decode_action(table, p4r.Action(action_id=initial.action_id, params=arguments))
 
     def _table(self, name: str) -> P4Table:
         return _named(self._tables.get(name), f"table {name}")

@@ -66,6 +66,8 @@ def difference(held: Iterable[Entity], wanted: Iterable[Entity]) -> list[Change]
     changes = []
     for key, entity in then.items():
         before = now.get(key)
+        if before is None and isinstance(entity, Default) and entity.action is None:
+            continue
         if before is None:
             # A default action is always there, even if it was not read.
             changes.append(Change(Operation.MODIFY if isinstance(entity, Default) else Operation.INSERT, entity))

@@ -93,11 +93,26 @@ class Session:
         return str(answer.p4runtime_api_version)
 
     async def become_primary(self, election: int) -> None:
-        """Takes part in the arbitration with an election id.
+        """Takes part in the arbitration with an election id, and never pushes aside a primary with a higher one.
+
+        A switch remembers the highest id that it has seen (P4Runtime 1.4, section 5.3).  If whoever had it has left, the next
+        higher one is asked for.
 
         Raises:
-            FabricError: Another controller has a higher one.
+            FabricError: Another controller is the primary.
         """
+        answer = await self._arbitrate(election)
+        if answer.status.code == GRPCStatusCode.NOT_FOUND:
+            election = U128.decode(answer.election_id) + 1
+            answer = await self._arbitrate(election)
+        if answer.status.code != GRPCStatusCode.OK:
+            primary = U128.decode(answer.election_id)
+            hint = f"let it finish, or take over with an --election-id above {primary >> 64}"
+            raise self.failed(f"another controller is its primary, with election id {primary}", hint)
+        self._election = election
+        self._notices = asyncio.create_task(self._listen())
+
+    async def _arbitrate(self, election: int) -> p4r.MasterArbitrationUpdate:
         update = p4r.MasterArbitrationUpdate(device_id=self.target.device_id, election_id=U128.encode(election))
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -106,17 +121,15 @@ class Session:
                 while answer.WhichOneof("update") != "arbitration":
                     answer = await self._client.receive()
         except P4ClientError as error:
+            if error.is_election_id_used:
+                problem = f"another controller uses the election id {election}"
+                raise self.failed(problem, "let it finish, or take over with a higher --election-id") from None
             raise self._explain(error, "arbitration") from None
         except TimeoutError:
             raise self.failed(f"no answer within {PATIENCE_S:g} s", _HINTS[GRPCStatusCode.DEADLINE_EXCEEDED]) from None
         except RuntimeError:  # finsy's word for a stream that the server has closed
             raise self.failed("it closed the connection", _HINTS[GRPCStatusCode.UNIMPLEMENTED]) from None
-        primary = U128.decode(answer.arbitration.election_id)
-        if answer.arbitration.status.code != GRPCStatusCode.OK:
-            hint = f"stop it, or use an --election-id above {primary >> 64}"
-            raise self.failed(f"another controller is its primary, with election id {primary}", hint)
-        self._election = election
-        self._notices = asyncio.create_task(self._listen())
+        return answer.arbitration
 
     async def _listen(self) -> None:
         """Keeps the stream, which is what makes this the primary, and notes when another takes over."""

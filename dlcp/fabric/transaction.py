@@ -89,7 +89,13 @@ async def look(session: Session, program: Program) -> Held:
 
 async def read_entities(session: Session, schema: P4Schema) -> list[Entity]:
     """Reads the entries of all tables, the default actions that belong to the intent, and the multicast groups."""
-    wanted = [p4r.Entity(table_entry=p4r.TableEntry(table_id=table.id)) for table in schema.tables if not table.is_const]
+    wanted = []
+    for table in schema.tables:
+        if not table.is_const:
+            entry = p4r.TableEntry(table_id=table.id)
+            if table.direct_meter is not None:
+                entry.meter_config.SetInParent()  # what is not asked for is not told
+            wanted.append(p4r.Entity(table_entry=entry))
     numbers = table_ids(schema)
     wanted += [p4r.Entity(table_entry=p4r.TableEntry(table_id=numbers[name], is_default_action=True)) for name in DEFAULTS]
     found = await session.read(wanted)
@@ -98,16 +104,17 @@ async def read_entities(session: Session, schema: P4Schema) -> list[Entity]:
     return Codec(schema).decode(_without_repeats(found))
 
 
-def plan(held: Held, wanted: Sequence[Entity], program: Program, scope: Callable[[Entity], bool] = owned) -> Plan:
+def plan(held: Held, wanted: Iterable[Entity], program: Program, scope: Callable[[Entity], bool] = owned) -> Plan:
     """Works out what makes a switch hold what is wanted.
 
     Where the program has to be set, entries of others (permitted jobs, routes) are written again, as far as it has room for them.
     """
-    if held.program == SAME:
-        return Plan(held, list(wanted), difference(filter(scope, held.entities), wanted), scope)
     codec = Codec(program.schema)
+    wanted = [codec.normal(entity) for entity in wanted]
+    if held.program == SAME:
+        return Plan(held, wanted, difference(filter(scope, held.entities), wanted), scope)
     kept = [entity for entity in held.entities if isinstance(entity, Entry) and not scope(entity) and codec.knows(entity)]
-    return Plan(held, list(wanted), difference((), [*wanted, *kept]), scope)
+    return Plan(held, wanted, difference((), [*wanted, *kept]), scope)
 
 
 async def verify(session: Session, program: Program, planned: Plan) -> None:
