@@ -123,12 +123,11 @@ def test_a_wheel_holds_the_packages_and_nothing_else(tmp_path):
     # Building in place would leave folders behind.
     tree = tmp_path / "tree"
     tree.mkdir()
-    for name in (*ROOMS, "examples", "tests", "docs"):
+    for name in (*ROOMS, "examples", "tests", "docs", "p4"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
         shutil.copy(ROOT / name, tree)
-    (tree / "p4").mkdir(exist_ok=True)
     (tree / "p4" / "__init__.py").write_text("")
     command = [
         sys.executable,
@@ -151,8 +150,11 @@ def test_a_wheel_holds_the_packages_and_nothing_else(tmp_path):
         info = next(name for name in names if name.endswith("/METADATA"))
         scripts = archive.read(next(name for name in names if name.endswith("/entry_points.txt"))).decode()
         metadata = archive.read(info).decode()
-    tops = {name.split("/")[0] for name in names} - {info.split("/")[0]}
+    data = info.split("/")[0].replace(".dist-info", ".data")
+    tops = {name.split("/")[0] for name in names} - {info.split("/")[0], data}
     assert tops <= {*ROOMS, "examples"}
+    program = {str(path.relative_to(ROOT)) for path in (ROOT / "p4").rglob("*") if path.suffix in (".p4", ".json", ".txtpb")}
+    assert {f"{data}/data/share/dlcp/{name}" for name in program} <= {name for name in names if name.startswith(data)}
     assert {identifier(path) for path in MODULES} <= set(names)
     assert {f"{room}/py.typed" for room in ROOMS} <= set(names)
     assert "dlcp = dlcp.cli.main:main" in scripts
@@ -173,6 +175,7 @@ def test_every_dependency_of_the_tests_is_pinned():
         *project["dependencies"],
         *project["optional-dependencies"]["dev"],
         *project["optional-dependencies"]["examples"],
+        *project["optional-dependencies"]["p4"],
     ]:
         name = re.match(r"[A-Za-z0-9_-]+", line).group().lower()
         assert name in pins or name == "dlcp", line
@@ -222,7 +225,7 @@ def test_every_subcommand_is_there():
 
 @pytest.mark.parametrize("path", documents(), ids=identifier)
 def test_commands_in_documents_exist(path):
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for block in re.findall(r"^```(?:sh|console|bash)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             words = line.removeprefix("$ ").split()
