@@ -177,6 +177,7 @@ class P4RuntimeServer:
         self._bell.set()
         if self._server is not None:
             self._server.stop(grace).wait()
+        if self._timer.ident is not None:
             self._timer.join()
         self._pool.shutdown(wait=True, cancel_futures=True)
 

@@ -1,4 +1,5 @@
 """All entities but table entries: members, groups, one-shots, arrays, replication, value sets, digests."""
+# ruff: noqa: F811 (a parameter that is a fixture has the name of the import)
 
 import pytest
 
@@ -27,7 +28,7 @@ def packet(source, destination, kind=b"\x08\x00"):
 class Balancer:
     """Messages for the table ``balanced`` and its selector."""
 
-    def __init__(self, names):  # noqa: F811
+    def __init__(self, names):
         self.names = names
 
     def member(self, number, port=None, action="forward"):
@@ -53,7 +54,7 @@ class Balancer:
         return self.entry(source, action_profile_action_set=ActionSet(action_profile_actions=items, **fields))
 
 
-def test_members_and_groups(primary):  # noqa: F811
+def test_members_and_groups(primary):
     b = Balancer(primary.names)
     members = [b.member(1, 1), b.member(2, 2), b.member(3, 3)]
     primary.insert(*members)
@@ -106,7 +107,7 @@ def test_members_and_groups(primary):  # noqa: F811
     assert primary.read(p4r.ActionProfileMember(), p4r.ActionProfileGroup()) == []
 
 
-def test_a_group_skips_a_member_whose_watch_port_is_down(switch, primary):  # noqa: F811
+def test_a_group_skips_a_member_whose_watch_port_is_down(switch, primary):
     b = Balancer(primary.names)
     primary.modify(primary.names.entry("routes", "forward_to", 9, 1, is_default_action=True))
     primary.insert(
@@ -125,7 +126,7 @@ def test_a_group_skips_a_member_whose_watch_port_is_down(switch, primary):  # no
     assert ports() == {1, 2}
 
 
-def test_one_shots(primary):  # noqa: F811
+def test_one_shots(primary):
     b = Balancer(primary.names)
     first = b.one_shot(1, (1, 2, {"watch_port": b"\x01"}), (1, 2, {}), (3, 1, {}))
     second = b.one_shot(2, (1, 1, {}), action_selection_mode=ActionSet.HASH, size_semantics=ActionSet.SUM_OF_WEIGHTS)
@@ -155,7 +156,7 @@ def test_one_shots(primary):  # noqa: F811
     primary.insert(b.member(1, 1))
 
 
-def test_counters(switch, primary):  # noqa: F811
+def test_counters(switch, primary):
     number = primary.names["port_counter"]
     for _ in range(2):
         switch.receive(3, packet(1, 2))
@@ -173,7 +174,7 @@ def test_counters(switch, primary):  # noqa: F811
     _array_errors(primary, lambda **fields: p4r.CounterEntry(**{"counter_id": number, **fields}), "counter_id", 16)
 
 
-def test_meters(primary):  # noqa: F811
+def test_meters(primary):
     number = primary.names["port_meter"]
     config = p4r.MeterConfig(cir=1, cburst=2, pir=3, pburst=4)
     one = p4r.MeterEntry(meter_id=number, index={"index": 7}, config=config)
@@ -192,7 +193,7 @@ def test_meters(primary):  # noqa: F811
     _array_errors(primary, lambda **fields: p4r.MeterEntry(**{"meter_id": number, **fields}), "meter_id", 8)
 
 
-def test_registers(switch, primary):  # noqa: F811
+def test_registers(switch, primary):
     number = primary.names["last_type"]
     switch.receive(3, packet(1, 2, b"\x12\x34"))
     (cell,) = primary.read(p4r.RegisterEntry(register_id=number, index={"index": 0}))
@@ -247,7 +248,7 @@ def session(number, *replicas, **fields):
     return p4r.PacketReplicationEngineEntry(clone_session_entry=clone)
 
 
-def test_multicast_groups(switch, primary):  # noqa: F811
+def test_multicast_groups(switch, primary):
     backup = {"port": b"\x02", "backup_replicas": [p4r.BackupReplica(port=b"\x03", instance=7)]}
     first = multicast(1, {"port": b"\x01", "instance": 5}, backup, metadata=b"note")
     second = multicast(2, {"port": b"\x04"})
@@ -285,7 +286,7 @@ def test_multicast_groups(switch, primary):  # noqa: F811
     assert primary.read(multicast(0)) == []
 
 
-def test_clone_sessions(switch, primary):  # noqa: F811
+def test_clone_sessions(switch, primary):
     first = session(100, {"port": b"\x05", "instance": 1}, class_of_service=3, packet_length_bytes=20)
     primary.insert(first)
     assert primary.read(session(0)) == [first]
@@ -311,7 +312,7 @@ def test_clone_sessions(switch, primary):  # noqa: F811
     assert primary.read(session(0)) == []
 
 
-def test_value_sets(primary):  # noqa: F811
+def test_value_sets(primary):
     number = primary.names["tunnel_types"]
 
     def members(*values):
@@ -338,7 +339,7 @@ def test_value_sets(primary):  # noqa: F811
     assert primary.read(empty) == [empty]
 
 
-def test_digest_configurations(primary):  # noqa: F811
+def test_digest_configurations(primary):
     number = primary.names["learn_t"]
     first = p4r.DigestEntry(digest_id=number, config={"max_timeout_ns": 5, "max_list_size": 6, "ack_timeout_ns": 7})
     for kind in (MODIFY, DELETE):
@@ -363,7 +364,7 @@ def test_digest_configurations(primary):  # noqa: F811
     assert caught.value.item == Code.NOT_FOUND
 
 
-def test_externs(shared_primary):  # noqa: F811
+def test_externs(shared_primary):
     assert shared_primary.read(p4r.ExternEntry()) == []
     with pytest.raises(Failed) as caught:
         shared_primary.read(p4r.ExternEntry(extern_type_id=0x81))

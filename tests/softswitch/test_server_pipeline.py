@@ -1,4 +1,5 @@
 """SetForwardingPipelineConfig and GetForwardingPipelineConfig: all actions, and what is refused."""
+# ruff: noqa: F811 (a parameter that is a fixture has the name of the import)
 
 import json
 
@@ -19,7 +20,7 @@ GET = p4r.GetForwardingPipelineConfigRequest
 
 
 @pytest.fixture
-def controller(switch):  # noqa: F811
+def controller(switch):
     with Controller(switch.address) as controller:
         controller.bid(1)
         yield controller
@@ -79,7 +80,7 @@ def test_commit_clears_the_state(controller):
     assert entries(controller) == []
 
 
-def test_a_saved_pipeline_takes_writes_and_is_in_force_from_commit_on(switch, controller):  # noqa: F811
+def test_a_saved_pipeline_takes_writes_and_is_in_force_from_commit_on(switch, controller):
     packet = (1).to_bytes(6, "big") + bytes(54)
     controller.set_pipeline(cookie=1)
     controller.insert(entry(controller, port=1))

@@ -5,10 +5,10 @@ import pytest
 pytest.importorskip("finsy", reason="needs the extra p4")
 
 from finsy.proto import p4r, stratum
-from tests.softswitch.server_lab import INSERT, SET, Controller, Failed, octets
 
 from softswitch.server import Code
 from softswitch.server.testing import running_switches
+from tests.softswitch.server_lab import INSERT, SET, Controller, Failed, octets
 
 
 @pytest.fixture

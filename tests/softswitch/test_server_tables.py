@@ -1,4 +1,5 @@
 """Table entries over gRPC: what is written is read back in canonical form, and each mistake has its code."""
+# ruff: noqa: F811 (a parameter that is a fixture has the name of the import)
 
 import pytest
 from hypothesis import given, settings
@@ -53,7 +54,7 @@ def key(entry):
 
 @given(st.data())
 @settings(max_examples=25)
-def test_what_is_written_is_read_back(shared_primary, names, data):  # noqa: F811
+def test_what_is_written_is_read_back(shared_primary, names, data):
     entries = data.draw(st.lists(acl_entries(names), max_size=8, unique_by=lambda entry: str(key(entry))))
     shared_primary.insert(*entries)
     try:
@@ -67,8 +68,8 @@ def test_what_is_written_is_read_back(shared_primary, names, data):  # noqa: F81
     assert shared_primary.read(p4r.TableEntry(table_id=names["acl"])) == []
 
 
-def test_values_may_come_with_leading_zeros_and_go_out_without(primary):  # noqa: F811
-    names = primary.names  # noqa: F811
+def test_values_may_come_with_leading_zeros_and_go_out_without(primary):
+    names = primary.names
     entry = names.entry("dmac", "forward", bytes(5) + b"\x02", match={"f1": bytes(9) + b"\x01\x00"})
     primary.insert(entry)
     (got,) = primary.read(p4r.TableEntry(table_id=names["dmac"]))
@@ -205,13 +206,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("make", "code", "text"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
-def test_wrong_entries(shared_primary, names, make, code, text):  # noqa: F811
+def test_wrong_entries(shared_primary, names, make, code, text):
     before = shared_primary.read(p4r.TableEntry())
     refused(shared_primary, INSERT, make(names), code, text)
     assert shared_primary.read(p4r.TableEntry()) == before
 
 
-def test_a_field_or_parameter_twice(shared_primary, names):  # noqa: F811
+def test_a_field_or_parameter_twice(shared_primary, names):
     entry = names.entry("dmac", "forward", 1, match={"f1": 1})
     entry.match.append(entry.match[0])
     refused(shared_primary, INSERT, entry, Code.INVALID_ARGUMENT, "twice")
@@ -220,8 +221,8 @@ def test_a_field_or_parameter_twice(shared_primary, names):  # noqa: F811
     refused(shared_primary, INSERT, entry, Code.INVALID_ARGUMENT, "twice")
 
 
-def test_duplicate_and_missing_entries(primary):  # noqa: F811
-    names = primary.names  # noqa: F811
+def test_duplicate_and_missing_entries(primary):
+    names = primary.names
     entry = names.entry("dmac", "forward", 1, match={"f1": 1})
     for kind in (MODIFY, DELETE):
         refused(primary, kind, entry, Code.NOT_FOUND)
@@ -238,14 +239,14 @@ def test_duplicate_and_missing_entries(primary):  # noqa: F811
     refused(primary, DELETE, entry, Code.NOT_FOUND)
 
 
-def test_a_full_table(primary):  # noqa: F811
-    names = primary.names  # noqa: F811
+def test_a_full_table(primary):
+    names = primary.names
     primary.insert(*(names.entry("acl", "drop", match={"f4": 1}, priority=number) for number in range(1, 65)))
     refused(primary, INSERT, names.entry("acl", "drop", match={"f4": 1}, priority=65), Code.RESOURCE_EXHAUSTED)
 
 
-def test_default_entries(primary):  # noqa: F811
-    names = primary.names  # noqa: F811
+def test_default_entries(primary):
+    names = primary.names
     query = p4r.TableEntry(table_id=names["dmac"], is_default_action=True)
 
     def default(*action, **fields):
@@ -273,8 +274,8 @@ def test_default_entries(primary):  # noqa: F811
     refused(primary, MODIFY, indirect, Code.INVALID_ARGUMENT, "profile")
 
 
-def test_const_entries_are_read_with_priorities_and_cannot_be_written(primary):  # noqa: F811
-    names = primary.names  # noqa: F811
+def test_const_entries_are_read_with_priorities_and_cannot_be_written(primary):
+    names = primary.names
     entries = primary.read(p4r.TableEntry(table_id=names["classes"]))
     assert len(entries) == 2
     first, second = sorted(entries, key=lambda entry: -entry.priority)
@@ -288,8 +289,8 @@ def test_const_entries_are_read_with_priorities_and_cannot_be_written(primary): 
     refused(primary, MODIFY, first, Code.INVALID_ARGUMENT, "is_const")
 
 
-def test_filters(primary):  # noqa: F811
-    names = primary.names  # noqa: F811
+def test_filters(primary):
+    names = primary.names
     a = names.entry("acl", "drop", match={"f4": 1}, priority=1, metadata=b"a")
     b = names.entry("acl", "drop", match={"f4": 1}, priority=2, controller_metadata=7)
     c = names.entry("acl", "mirror", 1, match={"f4": 0}, priority=2)
@@ -327,8 +328,8 @@ def test_filters(primary):  # noqa: F811
         assert caught.value.item == code, fields
 
 
-def test_direct_counters(switch, primary):  # noqa: F811
-    names = primary.names  # noqa: F811
+def test_direct_counters(switch, primary):
+    names = primary.names
     entry = names.entry("smac", "count_direct", match={"f1": 0xA})
     primary.insert(entry)
     for _ in range(3):
@@ -370,8 +371,8 @@ def test_direct_counters(switch, primary):  # noqa: F811
     assert primary.read(direct)[0].data.packet_count == 4
 
 
-def test_direct_meters(primary):  # noqa: F811
-    names = primary.names  # noqa: F811
+def test_direct_meters(primary):
+    names = primary.names
     config = p4r.MeterConfig(cir=1, cburst=2, pir=3, pburst=4)
     entry = names.entry("acl", "permit", match={"f4": 1}, priority=1, meter_config=config)
     primary.insert(entry)
@@ -402,8 +403,8 @@ def test_direct_meters(primary):  # noqa: F811
     refused(primary, MODIFY, default, Code.UNIMPLEMENTED)
 
 
-def test_idle_times_are_shown_on_request(primary):  # noqa: F811
-    names = primary.names  # noqa: F811
+def test_idle_times_are_shown_on_request(primary):
+    names = primary.names
     entry = names.entry("smac", "learn", match={"f1": 1}, idle_timeout_ns=10**15)
     primary.insert(entry)
     assert primary.read(p4r.TableEntry(table_id=names["smac"])) == [entry]
@@ -414,10 +415,10 @@ def test_idle_times_are_shown_on_request(primary):  # noqa: F811
 
 
 def test_a_large_table_is_read_in_parts():
-    with running_switches() as (switch,), Controller(switch.address) as primary:  # noqa: F811
+    with running_switches() as (switch,), Controller(switch.address) as primary:
         primary.bid(1)
         primary.set_pipeline()
-        names = primary.names  # noqa: F811
+        names = primary.names
         metadata = bytes(range(256)) * 8
         entries = [names.entry("dmac", "forward", 1, match={"f1": number}, metadata=metadata) for number in range(1000)]
         primary.insert(*entries)
