@@ -122,6 +122,8 @@ class ExpressionCompiler:
             case Operation(kind="data"):
                 return self._operation(expression, scope)
         text = self.boolean(expression, scope)
+        if text in ("True", "False"):
+            return Value("1", 1, 1) if text == "True" else Value("0", 0, 0)
         return Value(text if text.startswith("v") and text[1:].isdigit() else f"(1 if {text} else 0)", 0, 1)
 
     def unsigned(self, expression: Expression, scope: Scope) -> Value:
@@ -327,11 +329,13 @@ def _add(left: Value, right: Value, op: str) -> Value:
 
 def _bitwise(left: Value, right: Value, op: str) -> Value:
     text = f"({left.text} {op} {right.text})"
+    if op in "|^" and 0 in (left.const, right.const):
+        return right if left.const == 0 else left
     if op == "&":
         highs = [side.high for side in (left, right) if side.positive and side.high is not None]
         for mask, other in ((left, right), (right, left)):
-            if mask.const is not None and other.positive and other.high is not None and mask.const == other.high:
-                if other.high & (other.high + 1) == 0:
+            if mask.const is not None and mask.const & (mask.const + 1) == 0 and other.positive:
+                if other.high is not None and other.high <= mask.const:
                     return other
         return Value(text, 0 if left.positive or right.positive else None, min(highs, default=None))
     if left.positive and right.positive:

@@ -43,6 +43,7 @@ class Flow(Generic[Node]):
         self.successors = {node: tuple(dict.fromkeys(successors(node))) for node in nodes}
         self._order: dict[Node, int] = {}
         self._reach: dict[Node, frozenset[Node]] = {}
+        self._pass: dict[Node, frozenset[Node]] = {}
         self._written = 0
         self.cyclic = not self._sort()
 
@@ -93,6 +94,7 @@ class Flow(Generic[Node]):
                     finished.append(node)
                     after = [item for item in self.successors[node] if item is not None]
                     self._reach[node] = frozenset([node]).union(*(self._reach[item] for item in after))
+                    self._pass[node] = self._passed(node)
         self._order = {node: -position for position, node in enumerate(finished)}
         return True
 
@@ -113,15 +115,30 @@ class Flow(Generic[Node]):
             writer.line("break")
 
     def _join(self, targets: Sequence[Node | None], stop: Node | None) -> Node | None:
-        """Where branches meet: the first node that all those reach which meet others at all."""
-        reach = [self._reach[target] for target in targets if target is not None]
-        meeting = [
-            nodes for place, nodes in enumerate(reach) if any(nodes & other for at, other in enumerate(reach) if at != place)
-        ]
-        common = frozenset.intersection(*meeting) if meeting else frozenset()
+        """Where branches meet: the first node that all those pass which meet others at all."""
+        meeting = self._meeting([target for target in targets if target is not None])
+        common = frozenset.intersection(*(self._pass[node] for node in meeting)) if meeting else frozenset()
+        if not common and meeting:
+            common = frozenset.intersection(*(self._reach[node] for node in meeting))
         if common:
             return min(common, key=self._order.__getitem__)
-        return stop if any(stop in nodes for nodes in reach) else None
+        return stop if any(stop in self._reach[target] for target in targets if target is not None) else None
+
+    def _meeting(self, targets: Sequence[Node]) -> list[Node]:
+        """Those of some nodes from which a node can be reached that another one reaches too."""
+        reach = [self._reach[target] for target in targets]
+        return [
+            target
+            for place, target in enumerate(targets)
+            if any(reach[place] & other for at, other in enumerate(reach) if at != place)
+        ]
+
+    def _passed(self, node: Node) -> frozenset[Node]:
+        """Nodes on every way from here to the end, leaving out ways that end early on their own."""
+        after = [item for item in self.successors[node] if item is not None]
+        through = self._meeting(after) or (after if len(after) == 1 else [])
+        common = frozenset.intersection(*(self._pass[item] for item in through)) if through else frozenset()
+        return common | {node}
 
     def _machine(self, writer: Writer, start: Node) -> None:
         numbers = {node: number for number, node in enumerate(self.nodes)}
