@@ -136,19 +136,20 @@ def status_rows(fabric: Fabric, plans: Mapping[str, Plan]) -> list[dict[str, Any
 
 def print_status(rows: list[dict[str, Any]]) -> None:
     """Prints a table."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table()
-    for column in ("switch", "address", "device", "P4Runtime", "program", "entries", "as planned", "drained", "jobs"):
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    for column in ("switch", "address", "id", "P4Runtime", "program", "entries", "as planned", "drained", "jobs"):
         table.add_column(column, overflow="fold")
     for row in rows:
         place = (row["switch"], row["address"], str(row["device_id"]))
         if not row["reachable"]:
             table.add_row(*map(escape, place), "", "", "", f"[red]{escape(row['error'])}[/red]", "", "")
             continue
-        planned = "[green]yes[/green]" if row["as_planned"] else f"[yellow]no: {row['to_change']} to change[/yellow]"
+        planned = "[green]yes[/green]" if row["as_planned"] else f"[yellow]{row['to_change']} to change[/yellow]"
         drained = ", ".join(map(str, row["drained"]))
         cells = (row["p4runtime"], row["program"], str(row["entries"]))
         table.add_row(*map(escape, (*place, *cells)), planned, drained, str(row["jobs"]))
@@ -164,10 +165,11 @@ def counters_table(
     counts: Mapping[str, Counts], each: bool, rates: Mapping[str, Counts] | None = None, seconds: float = 1.0
 ) -> Table:
     """Makes a table: a row a class, the most urgent first; with ``rates`` packets per second stand beside the totals."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     title = "packets (per second)" if rates else "packets"
-    table = Table(title=title, title_justify="left", caption_justify="left", padding=(0, 0), pad_edge=False)
+    table = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in ("switch", "class", "protected", "droppable", "ordinary", *VERDICTS[1:]):
         table.add_column(column, justify="left" if column == "switch" else "right")
     shown = dict(counts) if each else {"all": total(counts)}

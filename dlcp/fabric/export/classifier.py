@@ -89,8 +89,8 @@ def classifier(wanted: Thresholds) -> tuple[bytes, list[int]]:
 
 
 def _cost(wanted: Thresholds, size: int) -> int:
-    """Time that ``size`` bytes take, scaled."""
-    return round(size * 8 * 10**9 * (1 << _SCALE) / wanted.rate_bps)
+    """Time that ``size`` bytes take, scaled; more than 19 hours are 19 hours, which fit into 64 bits with room to add."""
+    return min(round(size * 8 * 10**9 * (1 << _SCALE) / wanted.rate_bps), 1 << 62)
 
 
 def _read_tos(program: Assembler) -> None:
