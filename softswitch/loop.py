@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from softswitch.arrivals import Arrivals
 from softswitch.errors import SwitchError
 from softswitch.ports.base import PacketIO
 from softswitch.ports.syscalls import POLLOUT, Poller, set_timer_slack
@@ -55,9 +56,17 @@ class SwitchLoop:
         switch: Already told its ports; ``attach`` says what is behind each.
         device_id: P4Runtime's number for the switch.
         clock: Monotonic nanoseconds.
+        wall_clock: Nanoseconds of CLOCK_REALTIME.
     """
 
-    def __init__(self, switch: Switch, *, device_id: int = 0, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self,
+        switch: Switch,
+        *,
+        device_id: int = 0,
+        clock: Callable[[], int] = time.monotonic_ns,
+        wall_clock: Callable[[], int] = time.time_ns,
+    ) -> None:
         self.switch = switch
         self.device_id = device_id
         self.on_receive: Callable[[PacketIO, list[bytes]], object] | None = None
@@ -65,6 +74,8 @@ class SwitchLoop:
         self.on_send: Callable[[PacketIO, list[bytes]], object] | None = None
         """Sees every batch that leaves."""
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._arrivals = Arrivals()
         self._poller = Poller()
         self._ports: dict[int, tuple[Port, PacketIO]] = {}
         """By descriptor."""
@@ -220,7 +231,7 @@ class SwitchLoop:
         for timer in self._timers:
             if due is None or timer.due < due:
                 due = timer.due
-        if self._calls:
+        if self._calls or self._arrivals.waiting:
             due = 0
         wait = _LONGEST_WAIT_NS if due is None else min(_LONGEST_WAIT_NS, due - clock())
         ready = self._poller.wait(wait)
@@ -237,10 +248,13 @@ class SwitchLoop:
                 if packets:
                     if self.on_receive is not None:
                         self.on_receive(io, packets)
-                    switch.receive_batch(port.number, packets, clock())
+                    if switch.traffic.shaped:
+                        self._note(port.number, io, packets)
+                    else:
+                        switch.receive_batch(port.number, packets, clock())
+        now = self._enter(clock())
         if self._calls:
             self._run_calls()
-        now = clock()
         due = switch.next_timer()
         if due is not None and due <= now:
             switch.advance(now)
@@ -251,6 +265,23 @@ class SwitchLoop:
         for port in switch.ports.values():
             if port.out and not port.blocked:
                 self._send(port, now)
+
+    def _note(self, number: int, io: PacketIO, packets: list[bytes]) -> None:
+        """Keeps frames until it is known what arrived before them."""
+        now, stamps = self._clock(), io.times(len(packets))
+        if stamps is None:
+            self._arrivals.add(number, packets, [now] * len(packets), False)
+        else:
+            # The kernel's stamps are of another clock.  A step of that clock must neither stop time nor let frames come early.
+            shift = now - self._wall_clock()
+            self._arrivals.add(number, packets, [min(stamp + shift, now) for stamp in stamps], io.more)
+
+    def _enter(self, now: int) -> int:
+        """Lets the frames in whose turn it is, each at the time at which it arrived; returns the time up to which all are in."""
+        ready, now = self._arrivals.take(now)
+        for time_ns, _, number, packet in ready:
+            self.switch.receive_batch(number, (packet,), time_ns)
+        return now
 
     def _notice(self, descriptor: int) -> None:
         function = self._watched.get(descriptor)

@@ -39,7 +39,7 @@ def statistics(switch: Switch, now: int) -> dict[str, Any]:
         "copies": switch.copies,
         "transmitted": sum(port.out_packets for port in outside),
         "packet_in": switch.packet_ins,
-        "waiting": switch.traffic.waiting(),
+        "waiting": switch.traffic.waiting() + switch.pending(),
         "drops": dict(sorted(drops_by_cause(switch).items())),
         "fault": None if switch.last_fault is None else f"{type(switch.last_fault).__name__}: {switch.last_fault}",
         "ports": {str(port.number): port.statistics(elapsed) for port in switch.ports.values()},

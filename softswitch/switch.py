@@ -20,12 +20,15 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from softswitch.errors import BadValue
 from softswitch.traffic.manager import TrafficManager
 from softswitch.traffic.port import Port
 from softswitch.traffic.queues import Item
+
+if TYPE_CHECKING:
+    from softswitch.pipeline import Pipeline
 
 # simple_switch's PktInstanceType.
 NORMAL: Final = 0
@@ -38,30 +41,6 @@ RESUBMITTED: Final = 6
 MAX_PASSES: Final = 64
 """Times that one packet may be resubmitted, recirculated or cloned from a clone, and copies that a call makes per packet given to
 it; what exceeds that is dropped and counted, so that no program can hang the switch.  simple_switch has no limit."""
-
-
-class PipelineFace(Protocol):
-    """What the switch needs of a compiled program; see ``softswitch.pipeline.Pipeline``."""
-
-    runtime: Any
-
-    def ingress(self, data: bytes, port: int, now: int, instance_type: int = 0, preserved: Any = None) -> Any:
-        """Returns None, ``(egress port, priority, phv)``, or an outcome."""
-
-    def egress(
-        self,
-        phv: Any,
-        port: int,
-        now: int,
-        rid: int,
-        instance_type: int,
-        priority: int,
-        enq_timestamp: int,
-        enq_qdepth: int,
-        deq_timedelta: int,
-        deq_qdepth: int,
-    ) -> Any:
-        """Returns None, the packet, or an outcome."""
 
 
 class Switch:
@@ -96,7 +75,7 @@ class Switch:
         self.ports = self.traffic.ports
         self.drop_port = drop_port
         self.cpu_port = cpu_port
-        self.pipeline: PipelineFace | None = None
+        self.pipeline: Pipeline | None = None
         self.on_packet_in: Callable[[bytes], object] | None = None
         """Called with each packet that leaves through the CPU port, controller header included."""
         self.on_port_state: Callable[[int, bool], object] | None = None
@@ -110,8 +89,12 @@ class Switch:
         """The last error that a pipeline raised; a packet that does that is dropped as ``internal-error``."""
         self._room = 0
         """Copies and further passes that the current call may still make."""
+        # Egress never queues a packet itself: a chain of clones or recirculations is a loop here, not a recursion.
         self._again: deque[tuple[bytes, int, int, Any, int]] = deque()
         """Packets to go through ingress again: data, port, instance type, preserved fields, passes."""
+        self._clones: deque[tuple[int, Item]] = deque()
+        """Copies that egress made: clone session, and the copy."""
+        self._pending_since = 0
         self._ingress: Callable[..., Any] = _no_program
         self._egress: Callable[..., Any] = _no_program
         if cpu_port is not None:
@@ -120,9 +103,13 @@ class Switch:
 
     # Configuration
 
-    def set_pipeline(self, pipeline: PipelineFace | None) -> None:
+    def set_pipeline(self, pipeline: Pipeline | None) -> None:
         """Puts a program in force at once; packets queued for the former one are dropped and counted."""
         self.traffic.discard_queued("program-replaced")
+        self._clones.clear()
+        if self._again:
+            self.drops["program-replaced"] += len(self._again)
+            self._again.clear()
         if self.pipeline is not None:
             self.drops.update(self.pipeline.runtime.drops)
         self.pipeline = pipeline
@@ -181,7 +168,7 @@ class Switch:
             return
         origin.in_packets += len(packets)
         origin.in_bytes += sum(map(len, packets))
-        self._room = MAX_PASSES * len(packets)
+        self._room = MAX_PASSES * (len(packets) + len(self._again) + len(self._clones))
         ports, queues, ingress, egress = self.ports, self.queues, self._ingress, self._egress
         enqueue = self.traffic.enqueue
         micros = (now - self.start) // 1000
@@ -208,8 +195,8 @@ class Switch:
                             enqueue(number, Item(priority, len(data), phv, micros, port), now)
                     else:
                         self._after_ingress(result, data, port, 0, now)
-                    if self._again:
-                        self._run_again(now)
+                    if self._again or self._clones:
+                        self._run_pending(now)
                 return
             except _NoProgram:
                 self.drops["no-program"] += 1
@@ -228,10 +215,10 @@ class Switch:
 
     def advance(self, now: int) -> None:
         """Serves every port up to ``now``: what has left a link by then stands in its port's ``out``."""
-        self._room = MAX_PASSES * (1 + self.traffic.waiting())
+        self._room = MAX_PASSES * (self.traffic.waiting() + len(self._again) + len(self._clones))
         self.traffic.advance(now)
-        if self._again:
-            self._run_again(now)
+        if self._again or self._clones:
+            self._run_pending(now)
 
     def transmit(self, now: int) -> list[tuple[int, bytes]]:
         """Serves every port up to ``now`` and takes what has left: (port, packet), in order at each port."""
@@ -245,7 +232,11 @@ class Switch:
 
     def next_timer(self) -> int | None:
         """When ``advance`` or ``transmit`` next has something to do, in ns, or None."""
-        return self.traffic.next_timer()
+        return self._pending_since if self._again or self._clones else self.traffic.next_timer()
+
+    def pending(self) -> int:
+        """Packets on their way back to ingress; not the copies that egress asked for and that are not made yet."""
+        return len(self._again)
 
     # From ingress to the queues
 
@@ -306,24 +297,34 @@ class Switch:
             self.copies += copies
 
     def _pass_again(self, data: bytes, port: int, kind: int, preserved: Any, passes: int) -> None:
-        if passes > MAX_PASSES or self._room <= 0:
+        if passes > MAX_PASSES:
             self.drops["too-many-passes"] += 1
         else:
-            self._room -= 1
             self._again.append((data, port, kind, preserved, passes))
 
-    def _run_again(self, now: int) -> None:
-        """Sends resubmitted and recirculated packets through ingress."""
+    def _run_pending(self, now: int) -> None:
+        """Queues the copies that egress made, and sends resubmitted and recirculated packets through ingress."""
         micros = (now - self.start) // 1000
-        while self._again:
-            data, port, kind, preserved, passes = self._again.popleft()
+        while True:
             try:
-                result = self._ingress(data, port, micros, kind, preserved)
-                if result.__class__ is tuple:
-                    number, priority, phv = result
-                    self.traffic.enqueue(number, Item(priority, len(data), phv, micros, port, NORMAL, passes), now)
-                elif result is not None:
-                    self._after_ingress(result, data, port, passes, now)
+                if self._clones:
+                    session, item = self._clones.popleft()
+                    item.enqueued_us = micros
+                    self._clone(session, item, now)
+                elif self._again:
+                    data, port, kind, preserved, passes = self._again.popleft()
+                    if self._room <= 0:
+                        self.drops["too-many-passes"] += 1
+                        continue
+                    self._room -= 1
+                    result = self._ingress(data, port, micros, kind, preserved)
+                    if result.__class__ is tuple:
+                        number, priority, phv = result
+                        self.traffic.enqueue(number, Item(priority, len(data), phv, micros, port, NORMAL, passes), now)
+                    elif result is not None:
+                        self._after_ingress(result, data, port, passes, now)
+                else:
+                    return
             except Exception as error:
                 self._fault(error)
 
@@ -354,9 +355,9 @@ class Switch:
             self._fault(error)
 
     def _after_egress(self, outcome: Any, port: Port, item: Item, now: int) -> None:
+        self._pending_since = now
         for session, phv in outcome.clones:
-            micros = (now - self.start) // 1000
-            self._clone(session, Item(0, item.length, phv, micros, item.port, EGRESS_CLONE, item.passes), now)
+            self._clones.append((session, Item(0, item.length, phv, 0, item.port, EGRESS_CLONE, item.passes)))
         if outcome.recirculate is not None:
             data, preserved = outcome.recirculate
             self._pass_again(data, item.port, RECIRCULATED, preserved, item.passes + 1)
@@ -388,4 +389,4 @@ def _no_program(*_: Any) -> Any:
     raise _NoProgram
 
 
-__all__ = ["MAX_PASSES", "PipelineFace", "Switch"]
+__all__ = ["MAX_PASSES", "Switch"]

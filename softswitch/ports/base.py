@@ -23,16 +23,21 @@ class PacketIO(Protocol):
     Attributes:
         name: For messages and file names.
         drops: Frames lost here, by cause.
+        more: Whether there may be more to read than the last batch.
     """
 
     name: str
     drops: Counter[str]
+    more: bool
 
     def fileno(self) -> int:
         """Descriptor that becomes readable when frames are there, and writable when ``send`` can take more."""
 
     def receive(self) -> list[bytes]:
         """Returns the frames that are there, at most a batch, oldest first."""
+
+    def times(self, count: int) -> list[int] | None:
+        """When the ``count`` frames of the last batch arrived, in ns of CLOCK_REALTIME; None if nobody knows."""
 
     def send(self, packets: Sequence[bytes]) -> int:
         """Sends frames in order and returns how many are dealt with, sent or counted as dropped; fewer than given: wait."""

@@ -22,6 +22,7 @@ class MemoryIO:
     def __init__(self, name: str = "memory", on_send: Callable[[bytes], object] | None = None) -> None:
         self.name = name
         self.drops: Counter[str] = Counter()
+        self.more = False
         self.sent: list[bytes] = []
         self._emit = self.sent.append if on_send is None else on_send
         self._arrived: deque[bytes] = deque()
@@ -44,7 +45,11 @@ class MemoryIO:
             if not self._arrived:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._descriptor)
+            self.more = bool(self._arrived)
         return packets
+
+    def times(self, count: int) -> None:
+        return None
 
     def send(self, packets: Sequence[bytes]) -> int:
         for packet in packets:

@@ -41,6 +41,7 @@ _VLAN_VALID: Final = 0x10
 _VLAN_TPID_VALID: Final = 0x40
 # linux/sockios.h, linux/ethtool.h, linux/if.h, asm-generic/socket.h
 _SO_RCVBUFFORCE: Final = 33
+_SO_TIMESTAMPNS: Final = 35
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFMTU: Final = 0x8921
 _SIOCETHTOOL: Final = 0x8946
@@ -48,10 +49,12 @@ _ETHTOOL_SGRO: Final = 0x2C
 _IFF_UP: Final = 0x1
 _IFF_RUNNING: Final = 0x40
 
-# A control message: struct cmsghdr, then struct tpacket_auxdata (status, len, snaplen: u32; mac, net, vlan_tci, vlan_tpid: u16).
-_CONTROL_BYTES: Final = 40
-_STATUS_AT: Final = 16
-_TCI_AT: Final = 32
+# Two control messages, in this order: struct cmsghdr (16 bytes) and struct timespec; struct cmsghdr and struct tpacket_auxdata
+# (status, len, snaplen: u32; mac, net, vlan_tci, vlan_tpid: u16).
+_SECONDS_AT: Final = 16
+_STATUS_AT: Final = 32 + 16
+_TCI_AT: Final = 32 + 32
+_CONTROL_BYTES: Final = 32 + 40
 
 _HEADERS: Final = 14 + 2 * 4
 """Ethernet header and two VLAN tags, beyond the MTU."""
@@ -112,6 +115,7 @@ class InterfaceIO:
         index = socket.if_nametoindex(name)
         handle.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
         handle.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+        handle.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         handle.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, struct.pack("=iHH8x", index, _PACKET_MR_PROMISC, 0))
         try:
             handle.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BUFFER)
@@ -151,6 +155,13 @@ class InterfaceIO:
         self._full_controls = memoryview(array.array("Q", [_CONTROL_BYTES]) * BATCH)
         self._lengths = memoryview(messages).cast("B").cast("I")[2 * (MESSAGE_WORDS - 1) :: 2 * MESSAGE_WORDS]
         self._statuses = memoryview(self._controls).cast("I")[_STATUS_AT // 4 :: _CONTROL_BYTES // 4]
+        words = memoryview(self._controls).cast("Q")
+        self._seconds = words[_SECONDS_AT // 8 :: _CONTROL_BYTES // 8]
+        self._nanoseconds = words[_SECONDS_AT // 8 + 1 :: _CONTROL_BYTES // 8]
+        self._kept: list[int] | None = None
+        """Which frames of the last batch were kept, if not all."""
+        self.more = False
+        """Whether there may be more to read than the last batch."""
         self._plain = {0}
         """Statuses seen that ask for nothing to be done."""
 
@@ -171,6 +182,8 @@ class InterfaceIO:
     def receive(self) -> list[bytes]:
         self._control_lengths[:] = self._full_controls
         count = recvmmsg(self._fd, self._receive_address, BATCH)
+        self.more = count == BATCH
+        self._kept = None
         if count <= 0:
             # ENETDOWN is told once when the interface goes down; the link's state is watched elsewhere.
             return []
@@ -184,6 +197,7 @@ class InterfaceIO:
     def _mend(self, packets: list[bytes], statuses: list[int]) -> list[bytes]:
         """Puts VLAN tags back, completes checksums, and leaves out frames that were cut."""
         result = []
+        kept = []
         for index, (packet, status) in enumerate(zip(packets, statuses, strict=True)):
             if not status & (_CHECKSUM_NOT_READY | _VLAN_VALID):
                 self._plain.add(status)
@@ -197,7 +211,15 @@ class InterfaceIO:
                 tag = (tpid if status & _VLAN_TPID_VALID else 0x8100) << 16 | tci
                 packet = packet[:12] + tag.to_bytes(4, "big") + packet[12:]
             result.append(packet)
+            kept.append(index)
+        self._kept = kept
         return result
+
+    def times(self, count: int) -> list[int]:
+        """When the ``count`` frames of the last batch arrived, in ns of CLOCK_REALTIME, by the kernel's time stamps."""
+        seconds, nanoseconds = self._seconds[:BATCH].tolist(), self._nanoseconds[:BATCH].tolist()
+        kept = range(count) if self._kept is None else self._kept
+        return [seconds[index] * 1_000_000_000 + nanoseconds[index] for index in kept]
 
     def send(self, packets: Sequence[bytes]) -> int:
         done, total = 0, len(packets)

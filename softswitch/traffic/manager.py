@@ -37,6 +37,8 @@ class TrafficManager:
         self.ports: dict[int, Port] = {}
         self.drops: Counter[str] = Counter()
         """Packets for ports that do not exist."""
+        self.shaped = False
+        """Whether any port has a rate, a delay or losses, so that it matters when exactly packets come."""
         self._seed = seed
         self._leave = leave
         self._active: set[Port] = set()
@@ -82,6 +84,7 @@ class TrafficManager:
             loss=loss,
             up=up,
         )
+        self._note_shapes()
         return port
 
     def port(self, number: int) -> Port:
@@ -115,6 +118,7 @@ class TrafficManager:
         )
         self.serve(port, now)
         self._settle(port)
+        self._note_shapes()
 
     def set_state(self, number: int, up: bool, now: int) -> bool:
         """Marks a port up or down; what waits at a port that goes down is lost, and counted.  Returns whether that was news."""
@@ -204,6 +208,9 @@ class TrafficManager:
     def waiting(self) -> int:
         """Packets in queues and on links."""
         return sum(port.queues.packets + len(port.link.line) for port in self._active)
+
+    def _note_shapes(self) -> None:
+        self.shaped = not all(port.link.transparent for port in self.ports.values())
 
     def _settle(self, port: Port) -> None:
         port.refresh()

@@ -41,6 +41,9 @@ class Lab:
             if not offload:
                 self.run("ethtool", "-K", name, "tx", "off", "rx", "off")
             self.ip("link", "set", name, "up")
+        # Until the kernel has noticed the carrier, what is sent is lost without a word.
+        while not all("state UP" in self.run("ip", "-o", "link", "show", name) for name in (left, right)):
+            pass
 
     @contextmanager
     def inside(self):

@@ -44,7 +44,8 @@ def balance(switch, taken):
     assert data["transmitted"] == taken + sum(len(port.out) for port in switch.ports.values())
     total = data["transmitted"] + data["packet_in"] + data["waiting"] + sum(data["drops"].values())
     assert switch.received + switch.copies == total
-    assert data["waiting"] == sum(sum(port.queues.depths()) + len(port.link.line) for port in switch.ports.values())
+    at_ports = sum(sum(port.queues.depths()) + len(port.link.line) for port in switch.ports.values())
+    assert data["waiting"] == at_ports + switch.pending()
     for port in switch.ports.values():
         queued = port.queues.packets > 0
         assert not (queued and port.direct)
