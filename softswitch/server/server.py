@@ -321,6 +321,9 @@ class _status:
                 details = status_details(refused.message, refused.items)
                 self._context.set_trailing_metadata((("grpc-status-details-bin", details),))
             self._context.abort(_STATUS[int(refused.code)], refused.message)
+        elif isinstance(error, Exception):
+            LOGGER.error("a request failed", exc_info=error)
+            self._context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
 
 
 __all__ = ["API_VERSION", "DEFAULT_ADDRESS", "P4RuntimeServer", "TLSFiles"]
