@@ -4,6 +4,7 @@ import select
 import socket
 import struct
 import subprocess
+import time
 
 import pytest
 
@@ -64,6 +65,28 @@ def test_a_batch_is_bounded(lab):
     first = io.receive()
     assert len(first) <= BATCH
     assert first + take(io, BATCH + 10 - len(first)) == [frame(60, index) for index in range(BATCH + 10)]
+    io.close()
+    host.close()
+
+
+def test_arrivals_are_stamped_by_the_kernel_not_by_the_reader(lab):
+    io, host = opened(lab), lab.host(1)
+
+    def spread():
+        """Sends five frames, reads them all at once afterwards, and tells whether each has the time at which it was sent."""
+        edges = [time.time_ns()]
+        for index in range(5):
+            host.send(frame(60, index))
+            time.sleep(0.002)
+            edges.append(time.time_ns())
+        select.select([io], [], [], 10)
+        assert io.receive() == [frame(60, index) for index in range(5)]
+        assert not io.more
+        return all(before <= stamp <= after for before, stamp, after in zip(edges, io.times(5), edges[1:], strict=False))
+
+    # The kernel begins to stamp a moment after it was asked to.
+    assert any(spread() for _ in range(20))
+    assert spread()
     io.close()
     host.close()
 
