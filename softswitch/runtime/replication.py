@@ -1,8 +1,8 @@
 """The packet replication engine: multicast groups and clone sessions (P4Runtime specification, section 9.5).
 
-Copies leave in the order of BMv2: by instance, then by port.  A replica whose port is down goes to its first backup whose port
-    is up;
-with none up it goes to the primary port, where it is lost, so that what egress counts is counted all the same.
+Copies leave by instance, then by port (the specification leaves the order open; BMv2's is that of a hash map).  A replica whose
+port is down goes to its first backup whose port is up; with none up it goes to the primary port, where it is lost, so that what
+egress counts is counted all the same.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ struct metadata_t {
     bit<8> resubmitted;
     @field_list(2)
     bit<8> recirculated;
+    @field_list(1, 2)
+    bit<9> port;
     bit<8> forgotten;
 }
 
@@ -41,7 +43,7 @@ parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout s
 
 NO_CHECKSUM(Verify)
 
-control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     register<bit<32>>(8) passes;
 
     apply {
@@ -52,6 +54,10 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             mark_to_drop(standard_metadata);
         } else {
             meta.forgotten = meta.forgotten + 1;
+            if (standard_metadata.instance_type == NORMAL) {
+                // The ingress port is 0 when a packet comes again.
+                meta.port = standard_metadata.ingress_port;
+            }
             if (meta.resubmitted < hdr.rounds.resubmit) {
                 meta.resubmitted = meta.resubmitted + 1;
                 hdr.rounds.length = 0xdead;
@@ -60,12 +66,12 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
                 hdr.rounds.resubmitted = hdr.rounds.resubmitted + meta.resubmitted;
                 hdr.rounds.resubmit = 0;
             }
-            standard_metadata.egress_spec = standard_metadata.ingress_port;
+            standard_metadata.egress_spec = meta.port;
         }
     }
 }
 
-control Egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     apply {
         hdr.rounds.length = (bit<16>) standard_metadata.packet_length;
         hdr.rounds.recirculated = meta.recirculated + (meta.forgotten - 1);
@@ -85,4 +91,4 @@ control Deparse(packet_out packet, in headers_t hdr) {
     }
 }
 
-V1Switch(Parse(), Verify(), Ingress(), Egress(), Compute(), Deparse()) main;
+V1Switch(Parse(), Verify(), ingress(), egress(), Compute(), Deparse()) main;

@@ -36,7 +36,7 @@ parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout s
 
 NO_CHECKSUM(Verify)
 
-control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action_selector(HashAlgorithm.crc16, 128, 14) paths;
 
     action drop() {
@@ -104,7 +104,7 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 }
 
-NO_EGRESS(Egress)
+NO_EGRESS(egress)
 
 control Compute(inout headers_t hdr, inout metadata_t meta) {
     apply {
@@ -120,4 +120,4 @@ control Deparse(packet_out packet, in headers_t hdr) {
     }
 }
 
-V1Switch(Parse(), Verify(), Ingress(), Egress(), Compute(), Deparse()) main;
+V1Switch(Parse(), Verify(), ingress(), egress(), Compute(), Deparse()) main;

@@ -3,17 +3,17 @@
 #include <core.p4>
 #include <v1model.p4>
 
-const bit<16> ETHERTYPE_IPV4 = 0x0800;
-const bit<8> PROTOCOL_TCP = 6;
-const bit<8> PROTOCOL_UDP = 17;
+#define ETHERTYPE_IPV4 16w0x0800
+#define PROTOCOL_TCP 8w6
+#define PROTOCOL_UDP 8w17
 
 // v1model's instance types, as simple_switch has them.
-const bit<32> NORMAL = 0;
-const bit<32> INGRESS_CLONE = 1;
-const bit<32> EGRESS_CLONE = 2;
-const bit<32> RECIRCULATED = 4;
-const bit<32> REPLICATED = 5;
-const bit<32> RESUBMITTED = 6;
+#define NORMAL 32w0
+#define INGRESS_CLONE 32w1
+#define EGRESS_CLONE 32w2
+#define RECIRCULATED 32w4
+#define REPLICATED 32w5
+#define RESUBMITTED 32w6
 
 header ethernet_t {
     bit<48> dst_addr;

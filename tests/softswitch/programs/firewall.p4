@@ -10,10 +10,8 @@ header tcp_t {
     bit<32> sequence;
     bit<32> acknowledgement;
     bit<4>  data_offset;
-    bit<7>  reserved;
-    bit<3>  ecn;
-    bit<3>  urg_ack_psh;
-    bit<1>  rst;
+    bit<4>  reserved;
+    bit<6>  other_flags;
     bit<1>  syn;
     bit<1>  fin;
     bit<16> window;
@@ -56,7 +54,7 @@ parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout s
 
 NO_CHECKSUM(Verify)
 
-control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     register<bit<1>>(FILTER_BITS) first_filter;
     register<bit<1>>(FILTER_BITS) second_filter;
 
@@ -128,7 +126,7 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 }
 
-NO_EGRESS(Egress)
+NO_EGRESS(egress)
 NO_CHECKSUM(Compute)
 
 control Deparse(packet_out packet, in headers_t hdr) {
@@ -139,4 +137,4 @@ control Deparse(packet_out packet, in headers_t hdr) {
     }
 }
 
-V1Switch(Parse(), Verify(), Ingress(), Egress(), Compute(), Deparse()) main;
+V1Switch(Parse(), Verify(), ingress(), egress(), Compute(), Deparse()) main;

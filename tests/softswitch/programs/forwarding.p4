@@ -41,7 +41,7 @@ control Verify(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     direct_counter(CounterType.packets_and_bytes) routed;
 
     action drop() {
@@ -78,7 +78,7 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 }
 
-NO_EGRESS(Egress)
+NO_EGRESS(egress)
 
 control Compute(inout headers_t hdr, inout metadata_t meta) {
     apply {
@@ -96,4 +96,4 @@ control Deparse(packet_out packet, in headers_t hdr) {
     }
 }
 
-V1Switch(Parse(), Verify(), Ingress(), Egress(), Compute(), Deparse()) main;
+V1Switch(Parse(), Verify(), ingress(), egress(), Compute(), Deparse()) main;

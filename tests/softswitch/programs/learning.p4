@@ -22,7 +22,7 @@ parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout s
 
 NO_CHECKSUM(Verify)
 
-control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action learn() {
         digest<station_t>(1, { hdr.ethernet.src_addr, standard_metadata.ingress_port });
     }
@@ -64,7 +64,7 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 }
 
-control Egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     apply {
         if (standard_metadata.egress_port == standard_metadata.ingress_port) {
             mark_to_drop(standard_metadata);
@@ -80,4 +80,4 @@ control Deparse(packet_out packet, in headers_t hdr) {
     }
 }
 
-V1Switch(Parse(), Verify(), Ingress(), Egress(), Compute(), Deparse()) main;
+V1Switch(Parse(), Verify(), ingress(), egress(), Compute(), Deparse()) main;

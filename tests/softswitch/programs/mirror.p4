@@ -33,7 +33,7 @@ parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout s
 
 NO_CHECKSUM(Verify)
 
-control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action drop() {
         mark_to_drop(standard_metadata);
     }
@@ -78,7 +78,7 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 }
 
-control Egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control egress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     action mirror(bit<32> session, bit<8> reason) {
         meta.reason = reason;
         meta.port = (bit<16>) standard_metadata.egress_port;
@@ -119,4 +119,4 @@ control Deparse(packet_out packet, in headers_t hdr) {
     }
 }
 
-V1Switch(Parse(), Verify(), Ingress(), Egress(), Compute(), Deparse()) main;
+V1Switch(Parse(), Verify(), ingress(), egress(), Compute(), Deparse()) main;

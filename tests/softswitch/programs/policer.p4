@@ -29,8 +29,8 @@ parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout s
 
 NO_CHECKSUM(Verify)
 
-control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    meter<bit<32>>(16, MeterType.bytes) port_meter;
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    meter(16, MeterType.bytes) port_meter;
     direct_meter<bit<2>>(MeterType.packets) source_meter;
 
     action drop() {
@@ -93,7 +93,7 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 }
 
-NO_EGRESS(Egress)
+NO_EGRESS(egress)
 
 control Compute(inout headers_t hdr, inout metadata_t meta) {
     apply {
@@ -108,4 +108,4 @@ control Deparse(packet_out packet, in headers_t hdr) {
     }
 }
 
-V1Switch(Parse(), Verify(), Ingress(), Egress(), Compute(), Deparse()) main;
+V1Switch(Parse(), Verify(), ingress(), egress(), Compute(), Deparse()) main;

@@ -42,7 +42,7 @@ parser Parse(packet_in packet, out headers_t hdr, inout metadata_t meta, inout s
 
 NO_CHECKSUM(Verify)
 
-control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     counter(TUNNELS, CounterType.packets_and_bytes) entered;
     counter(TUNNELS, CounterType.packets_and_bytes) left;
 
@@ -94,19 +94,19 @@ control Ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 
     apply {
+        if (!hdr.ipv4.isValid() && !hdr.tunnel.isValid()) {
+            drop();
+        }
         if (hdr.ipv4.isValid() && !hdr.tunnel.isValid()) {
             routes.apply();
         }
         if (hdr.tunnel.isValid()) {
             tunnels.apply();
         }
-        if (!hdr.ipv4.isValid() && !hdr.tunnel.isValid()) {
-            drop();
-        }
     }
 }
 
-NO_EGRESS(Egress)
+NO_EGRESS(egress)
 NO_CHECKSUM(Compute)
 
 control Deparse(packet_out packet, in headers_t hdr) {
@@ -117,4 +117,4 @@ control Deparse(packet_out packet, in headers_t hdr) {
     }
 }
 
-V1Switch(Parse(), Verify(), Ingress(), Egress(), Compute(), Deparse()) main;
+V1Switch(Parse(), Verify(), ingress(), egress(), Compute(), Deparse()) main;
