@@ -9,8 +9,8 @@ import uuid
 import pytest
 
 from dlcp.errors import ConfigError
+from dlcp.fabric.export import export_text
 from dlcp.fabric.export.commodity import plan
-from dlcp.fabric.export.tc import script
 from dlcp.policy import Classes, Policy, Switches
 from dlcp.topology import Topology
 
@@ -124,7 +124,7 @@ def lab():
 @pytest.mark.root
 def test_protected_packets_lose_nothing_while_droppable_ones_lose(lab, tmp_path):
     file = tmp_path / "s0.tc.py"
-    file.write_text(script(plan(network(), POLICY, "s0")))
+    file.write_text(export_text("tc", network(), POLICY, "s0"))
     dev = ["--dev", "1=p1", "--dev", "2=p2"]
     assert lab.run("sw", sys.executable, str(file), "up", *dev) == "port 1: p1 up\nport 2: p2 up\n"
     receiver = lab.start("b", sys.executable, "-c", RECEIVE)
@@ -159,7 +159,7 @@ def test_protected_packets_lose_nothing_while_droppable_ones_lose(lab, tmp_path)
 @pytest.mark.root
 def test_the_script_says_what_is_wrong_in_a_line(lab, tmp_path):
     file = tmp_path / "s0.tc.py"
-    file.write_text(script(plan(network(), POLICY, "s0")))
+    file.write_text(export_text("tc", network(), POLICY, "s0"))
 
     def fails(*arguments):
         done = lab.start("sw", sys.executable, str(file), *arguments)
@@ -180,7 +180,7 @@ def test_the_script_says_what_is_wrong_in_a_line(lab, tmp_path):
 def test_the_kernel_accepts_the_classifier_at_any_rate(lab, tmp_path, rate, share):
     policy = Policy(switch=Switches(mark_share=share, drop_share=share))
     file = tmp_path / "s0.tc.py"
-    file.write_text(script(plan(network(rate), policy, "s0")))
+    file.write_text(export_text("tc", network(rate), policy, "s0"))
     lab.run("sw", sys.executable, str(file), "up", "1", "--dev", "1=p1")
 
 
