@@ -30,21 +30,40 @@ def numbers(values):
     return {name: number(value) for name, value in values.items()}
 
 
+TERNARY = {("jobs", "cookie"): 64, ("jobs", "port"): 9, ("limits", "port"): 9}
+"""Widths of the fields that are looked for as a whole or not at all, though any mask would do."""
+
+
+def matches(table, match):
+    """A match as targets take it, of numbers."""
+    result = numbers(match)
+    for name, value in result.items():
+        if value is not None and (table, name) in TERNARY:
+            result[name] = (value, (1 << TERNARY[table, name]) - 1)
+    return result
+
+
 class Bench:
     """A target; see ``tests.softswitch.targets`` for its methods."""
 
     def __init__(self, target):
         self.target = target
-        self.delete = target.delete
         self.counter = target.counter
-        self.direct_counter = target.direct_counter
-        self.direct_meter = target.direct_meter
         self.send = target.send
         self.send_all = target.send_all
         self.link = target.link
 
     def entry(self, table, match, action, priority=0, **parameters):
-        self.target.entry(table, numbers(match), action, priority, **numbers(parameters))
+        self.target.entry(table, matches(table, match), action, priority, **numbers(parameters))
+
+    def delete(self, table, match, priority=0):
+        self.target.delete(table, matches(table, match), priority)
+
+    def direct_counter(self, table, match, priority=0):
+        return self.target.direct_counter(table, matches(table, match), priority)
+
+    def direct_meter(self, table, match, priority=0, *, rates):
+        self.target.direct_meter(table, matches(table, match), priority, rates=rates)
 
     def default(self, table, action, **parameters):
         self.target.default(table, action, **numbers(parameters))

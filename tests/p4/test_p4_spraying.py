@@ -6,6 +6,7 @@ import pytest
 
 from dlcp.wire.header import PacketType
 from tests.p4 import frames
+from tests.softswitch.targets import eventually
 
 FLOW, ROUND_ROBIN, RANDOM = range(3)
 
@@ -13,7 +14,7 @@ FLOW, ROUND_ROBIN, RANDOM = range(3)
 def load(bench, count, **fields):
     """Ports that ``count`` DLCP packets of one flow left through."""
     frame = frames.dlcp(dst_mac=frames.GROUP_MAC, **fields)
-    left = bench.send_all([(1, frame)] * count, expect=count)
+    left = bench.send_all([(1, frame)] * count)
     assert len(left) == count and {got for _, got in left} == {frame}
     return Counter(port for port, _ in left)
 
@@ -53,7 +54,7 @@ def test_each_class_is_sprayed_as_its_entry_says(spread):
 
 def test_ordinary_traffic_is_not_sprayed(spread):
     spread.treat(ROUND_ROBIN)
-    left = spread.send_all([(1, frames.udp(dst_mac=frames.GROUP_MAC))] * 16, expect=16)
+    left = spread.send_all([(1, frames.udp(dst_mac=frames.GROUP_MAC))] * 16)
     assert len({port for port, _ in left}) == 1
 
 
@@ -63,7 +64,7 @@ def test_groups_take_turns_by_themselves(spread):
     spread.group(2, [6, 7])
     spread.entry("bridge", {"dst_addr": frames.MACS[8]}, "to_group", group=2, salt=0)
     pair = [(1, frames.dlcp(dst_mac=frames.GROUP_MAC)), (1, frames.dlcp(1, 8))]
-    ports = Counter(port for port, _ in spread.send_all(pair * 40, expect=80))
+    ports = Counter(port for port, _ in spread.send_all(pair * 40))
     assert ports == {2: 10, 3: 10, 4: 10, 5: 10, 6: 20, 7: 20}
 
 
@@ -73,15 +74,17 @@ def test_a_path_that_is_down_carries_none_and_is_used_again_when_up(spread, spra
 
     def used():
         flows = [(1, frames.dlcp(dst_mac=frames.GROUP_MAC, sport=10_000 + flow)) for flow in range(120)]
-        return Counter(port for port, _ in spread.send_all(flows, expect=120))
+        return Counter(port for port, _ in spread.send_all(flows))
 
     assert set(used()) == {2, 3, 4, 5}
     spread.link(3, up=False)
+    eventually(lambda: 3 not in used())
     ports = used()
     assert set(ports) == {2, 4, 5}
     if spray == ROUND_ROBIN:
         assert set(ports.values()) == {40}
     spread.link(3, up=True)
+    eventually(lambda: 3 in used())
     assert set(used()) == {2, 3, 4, 5}
 
 
@@ -89,5 +92,5 @@ def test_weights_share_unequal_paths(spread):
     spread.treat(ROUND_ROBIN)
     spread.group(3, [2, 2, 2, 3])
     spread.entry("bridge", {"dst_addr": frames.MACS[8]}, "to_group", group=3, salt=0)
-    ports = Counter(port for port, _ in spread.send_all([(1, frames.dlcp(1, 8))] * 40, expect=40))
+    ports = Counter(port for port, _ in spread.send_all([(1, frames.dlcp(1, 8))] * 40))
     assert ports == {2: 30, 3: 10}
