@@ -21,7 +21,7 @@ from dlcp.bench.switch.targets import TargetProcess, bmv2_path
 _MISSING: Final = 3
 _FRAMES: Final = 112
 """Different frames that are sent in turn: a multiple of classes times protection, and of a burst."""
-_BURST: Final = 16
+_BURST: Final = 8
 _WARM_UP_S: Final = 0.5
 _SIZES: Final = (90, 1514)
 """Shortest and longest frame: headers alone, and what an MTU of 1500 allows."""
@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--size", type=int, default=1450, metavar="BYTES", help="length of a frame (default: 1450)")
     add("--hosts", type=int, default=8, metavar="N", help="hosts whose addresses the switch knows (default: 8)")
     add("--paths", type=int, default=1, metavar="N", help="equal paths to the receiver (default: 1)")
-    add(
-        "--window", type=int, default=64, metavar="PACKETS", help="packets in the switch at a time (default: 64, a queue of BMv2)"
-    )
+    add("--window", type=int, default=32, metavar="PACKETS", help="packets in the switch at a time (default: 32, half a queue)")
     add("--entries", type=int, default=2000, metavar="N", help="table entries written in each round; 0 skips (default: 2000)")
     add("--target", choices=["all", "softswitch", "bmv2"], default="all", help="what to measure (default: all there is)")
     add("--json", action="store_true", help="print a JSON document")
