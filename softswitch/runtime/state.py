@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from softswitch.errors import UnsupportedConstruct
-from softswitch.program.model import ActionModel, ControlModel
+from softswitch.program.model import ActionModel, ControlModel, Parameter, TableModel
 from softswitch.runtime.arrays import CounterArray, MeterArray, RegisterArray
 from softswitch.runtime.digest import DigestQueue
 from softswitch.runtime.journal import Journal
@@ -92,12 +92,17 @@ def _profile_actions(control: ControlModel, profile: str) -> tuple[ActionModel, 
     if not tables:
         return ()
     for table in tables[1:]:
-        if table.actions != tables[0].actions:
+        # p4c gives each table a copy of an action, with an id of its own.
+        if _shapes(table) != _shapes(tables[0]):
             raise UnsupportedConstruct(
                 f"table {table.name}",
                 f"shares action profile {profile} with {tables[0].name} but has other actions, or in another order",
             )
     return tables[0].actions
+
+
+def _shapes(table: TableModel) -> list[tuple[str, tuple[Parameter, ...]]]:
+    return [(action.name, action.parameters) for action in table.actions]
 
 
 __all__ = ["Runtime"]

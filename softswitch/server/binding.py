@@ -13,7 +13,7 @@ from typing import Any
 
 from finsy.proto import p4i
 
-from softswitch.program.model import ActionModel, ControlModel, MatchKind, TableModel
+from softswitch.program.model import ActionModel, ControlModel, DigestModel, MatchKind, TableModel
 from softswitch.server.codes import Refusal, invalid
 from softswitch.server.p4data import codec
 from softswitch.server.schema import (
@@ -308,14 +308,26 @@ class _Binder:
 
     def digest(self, digest: p4i.Digest) -> DigestSchema:
         name = digest.preamble.name
-        model = self.control.digests.get(name)
+        data = codec(digest.type_spec, self.info)
+        model = self.control.digests.get(name) or self.nameless_digest(digest, data.widths)
         if model is None:
             raise _mismatch(f"digest {name}", "there is no such digest")
-        data = codec(digest.type_spec, self.info)
-        widths = tuple(width for _, width in model.fields)
-        if len(data.widths) != len(widths):
-            raise _mismatch(f"digest {name}", f"{len(data.widths)} fields, the program has {len(widths)}")
-        return DigestSchema(digest.preamble.id, name, data)
+        if len(data.widths) != len(model.fields):
+            raise _mismatch(f"digest {name}", f"{len(data.widths)} fields, the program has {len(model.fields)}")
+        return DigestSchema(digest.preamble.id, model.name, data)
+
+    def nameless_digest(self, digest: p4i.Digest, widths: tuple[int, ...]) -> DigestModel | None:
+        """Returns the one digest of the program that can be meant by one whose data is a tuple.
+
+        p4c makes up a name for it, another one in the P4Info (``digest_0``) than in the program (``tuple_0``).
+        """
+        named = {item.preamble.name for item in self.info.digests}
+        models = [
+            model
+            for model in self.control.digests.values()
+            if model.name not in named and tuple(width for _, width in model.fields) == widths
+        ]
+        return models[0] if len(models) == 1 and digest.type_spec.HasField("tuple") else None
 
     def value_set(self, item: p4i.ValueSet) -> ValueSetSchema:
         name = item.preamble.name
