@@ -40,8 +40,10 @@ def run(args: argparse.Namespace) -> None:
     _set_up_log(args)
     if args.thrift_port is not None:
         log.warning("--thrift-port is ignored: use P4Runtime (--grpc)")
+    # Programs see the time since now.
+    start = time.monotonic_ns()
     # With a server the program reaches the switch through it, so that both agree on what is in force.
-    pipeline = None if args.json is None or (args.grpc and not args.dump_code) else load(args)
+    pipeline = None if args.json is None or (args.grpc and not args.dump_code) else load(args, start)
     if args.dump_code:
         if pipeline is None:
             raise SwitchError("--dump-code needs a program")
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
         return
     # Threads of the server must not keep the data plane waiting for the default 5 ms.
     sys.setswitchinterval(0.0005)
-    switch = Switch(queues=args.priority_queues, drop_port=args.drop_port, cpu_port=args.cpu_port, seed=args.seed)
+    switch = Switch(queues=args.priority_queues, drop_port=args.drop_port, cpu_port=args.cpu_port, seed=args.seed, start=start)
     for number, _ in args.interface:
         switch.add_port(number, **port_options(args, number))
     with ExitStack() as stack:
@@ -72,26 +74,33 @@ def run(args: argparse.Namespace) -> None:
         loop.run()
 
 
-def load(args: argparse.Namespace) -> Any:
-    """Compiles the program that the arguments name.
+def load(args: argparse.Namespace, start: int) -> Any:
+    """Compiles the program that the arguments name, for a switch that started at ``start`` (monotonic, ns).
 
     Raises:
         SwitchError: It cannot be read, is no valid program, or uses what this switch lacks.
     """
     text = _read(args.json)
     try:
-        return _compile(text, args)
+        return _compile(text, args, start)
     except ProgramError as error:
         raise SwitchError(f"{args.json}: {error}") from error
 
 
-def _compile(text: bytes, args: argparse.Namespace) -> Any:
+def _compile(text: bytes, args: argparse.Namespace, start: int) -> Any:
     # Only now: it takes a while to import.
     from softswitch.pipeline import Pipeline
 
     # Messages of the program cost time for every packet, so they are compiled in only where somebody will see them.
     notify = _program_says if log.isEnabledFor(logging.DEBUG) else None
-    return Pipeline.load(text, drop_port=args.drop_port, cpu_port=args.cpu_port, seed=args.seed, notify=notify)
+    return Pipeline.load(
+        text,
+        drop_port=args.drop_port,
+        cpu_port=args.cpu_port,
+        seed=args.seed,
+        clock=lambda: time.monotonic_ns() - start,
+        notify=notify,
+    )
 
 
 def _program_says(kind: str, text: str) -> None:
@@ -255,7 +264,9 @@ def _serve(loop: SwitchLoop, args: argparse.Namespace, stack: ExitStack) -> str:
     tls = None
     if args.tls_cert is not None:
         tls = module.TLSFiles(args.tls_cert, args.tls_key, args.tls_client_ca)
-    server = module.P4RuntimeServer([loop], args.grpc, tls, loader=lambda device: lambda text: _compile(text, args))
+    server = module.P4RuntimeServer(
+        [loop], args.grpc, tls, loader=lambda device: lambda text: _compile(text, args, device.switch.start)
+    )
     if args.json is not None:
         server.install(args.device_id, _read(args.p4info), _read(args.json))
     port = server.start()

@@ -20,6 +20,16 @@ def _enter(descriptor):
         raise OSError(ctypes.get_errno(), "setns")
 
 
+def hear(name):
+    """A raw socket at an interface, which does not hear itself."""
+    handle = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    handle.setsockopt(263, 23, 1)  # PACKET_IGNORE_OUTGOING
+    handle.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)  # SO_RCVBUFFORCE
+    handle.bind((name, 3))
+    handle.settimeout(10)
+    return handle
+
+
 class Lab:
     """One namespace; ``s1`` is the switch's end of a pair and ``h1`` the other.  Offloads are off, IPv6 keeps quiet."""
 
@@ -58,12 +68,7 @@ class Lab:
     def host(self, number):
         """A raw socket at the far end of a pair."""
         with self.inside():
-            handle = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-            handle.setsockopt(263, 23, 1)  # PACKET_IGNORE_OUTGOING
-            handle.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)  # SO_RCVBUFFORCE
-            handle.bind((f"h{number}", 3))
-            handle.settimeout(10)
-        return handle
+            return hear(f"h{number}")
 
 
 @contextmanager
