@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dlcp.fabric.counters import CAUSES, CLASSES, KINDS, VERDICTS, Counts, total
 from dlcp.fabric.deploy import Fabric, Outcome
 from dlcp.fabric.diff import Change, Operation
-from dlcp.fabric.entities import describe
+from dlcp.fabric.entities import Default, describe
 from dlcp.fabric.jobs import permitted
 from dlcp.fabric.transaction import ABSENT, CHANGED, SAME, Held, Plan
 
@@ -124,7 +124,7 @@ def status_rows(fabric: Fabric, plans: Mapping[str, Plan]) -> list[dict[str, Any
                 "reachable": True,
                 "p4runtime": seen.version,
                 "program": _PROGRAM[held.program],
-                "entries": len(held.entities),
+                "entries": sum(not isinstance(entity, Default) or entity.action is not None for entity in held.entities),
                 "as_planned": plans[name].empty,
                 "to_change": len(plans[name].changes),
                 "drained": sorted(port for switch, port in fabric.drained() if switch == name),
@@ -142,16 +142,16 @@ def print_status(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    for column in ("switch", "address", "id", "P4Runtime", "program", "entries", "as planned", "drained", "jobs"):
+    for column in ("switch", "address", "program", "entries", "as planned", "drained", "jobs"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        place = (row["switch"], row["address"], str(row["device_id"]))
+        place = (row["switch"], row["address"])
         if not row["reachable"]:
-            table.add_row(*map(escape, place), "", "", "", f"[red]{escape(row['error'])}[/red]", "", "")
+            table.add_row(*map(escape, place), "", "", f"[red]{escape(row['error'])}[/red]", "", "")
             continue
         planned = "[green]yes[/green]" if row["as_planned"] else f"[yellow]{row['to_change']} to change[/yellow]"
         drained = ", ".join(map(str, row["drained"]))
-        cells = (row["p4runtime"], row["program"], str(row["entries"]))
+        cells = (row["program"], str(row["entries"]))
         table.add_row(*map(escape, (*place, *cells)), planned, drained, str(row["jobs"]))
     Console().print(table)
 

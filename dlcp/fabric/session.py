@@ -25,7 +25,17 @@ PROGRAM_S: Final = 120.0
 """Longest wait for a program to be verified or set: a target may compile it."""
 
 _MISSING: Final = frozenset({GRPCStatusCode.NOT_FOUND, GRPCStatusCode.FAILED_PRECONDITION})
-_CANNOT: Final = frozenset({GRPCStatusCode.UNIMPLEMENTED, GRPCStatusCode.UNKNOWN})
+_CANNOT: Final = frozenset(
+    {
+        GRPCStatusCode.UNIMPLEMENTED,
+        GRPCStatusCode.UNKNOWN,
+        GRPCStatusCode.INVALID_ARGUMENT,
+        GRPCStatusCode.FAILED_PRECONDITION,
+        GRPCStatusCode.NOT_FOUND,
+    }
+)
+"""Codes of targets that cannot read a kind of entity, or not now."""
+
 _HINTS: Final = {
     GRPCStatusCode.UNAVAILABLE: "is its P4Runtime server running, and are the address and the certificates right?",
     GRPCStatusCode.DEADLINE_EXCEEDED: "it accepts connections but does not answer; is it overloaded, or something else?",

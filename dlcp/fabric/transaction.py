@@ -200,7 +200,9 @@ async def _photograph(session: Session, held: Held) -> list[p4r.Entity]:
         if not each.const_default_action_id
     ]
     meters = [p4r.Entity(meter_entry=p4r.MeterEntry(meter_id=each.preamble.id)) for each in info.meters]
-    found = await session.read(profiles) if profiles else []
+    found = []
+    for profile in profiles:  # BMv2 has no members to read in a selector that is programmed by action sets
+        found += await session.read([profile], optional=True)
     found += await session.read(entries) if entries else []
     found += await session.read(defaults) if defaults else []
     found += await session.read([_multicast()], optional=True)
