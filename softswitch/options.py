@@ -120,6 +120,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--queue-bytes", action="append", default=[], type=_for_port(parse_bytes), metavar="[PORT=]N", help="instead, bytes")
     add("--delay", action="append", default=[], type=_for_port(parse_time), metavar="[PORT=]TIME", help="travel time, as 5ms")
     add("--loss", action="append", default=[], type=_for_port(parse_probability), metavar="[PORT=]P", help="as 0.01 or 1%%")
+    loss_in = "the same for what arrives"
+    add("--loss-in", action="append", default=[], type=_for_port(parse_probability), metavar="[PORT=]P", help=loss_in)
     add("--seed", type=_typed(_count), default=0, metavar="N", help="of losses and of the program's random() (default: 0)")
 
     control = parser.add_argument_group("P4Runtime server")
@@ -142,6 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="statistics as JSON, at the end and on SIGUSR1 (without: on SIGUSR1 only, to standard error)",
     )
+    add("--control", type=Path, metavar="SOCKET", help="Unix socket to change links and read statistics (softswitch.control)")
     add("--log-console", action="store_true", help="log to standard error")
     add("--log-file", type=Path, metavar="FILE", help="log to a file")
     levels = ["trace", "debug", "info", "warn", "error", "off"]
@@ -184,7 +187,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         twice = {value for value in values if values.count(value) > 1}
         if twice:
             parser.error(f"{kind} {min(twice)} is given twice")
-    for option in ("rate", "queue_depth", "queue_bytes", "delay", "loss"):
+    for option in ("rate", "queue_depth", "queue_bytes", "delay", "loss", "loss_in"):
         for number, _ in getattr(args, option):
             if number is not None and number not in numbers:
                 parser.error(f"--{option.replace('_', '-')} {number}=...: there is no port {number} (add it with -i)")
@@ -204,8 +207,9 @@ def port_options(args: argparse.Namespace, number: int) -> dict[str, Any]:
         return chosen[-1] if chosen else None
 
     options: dict[str, Any] = {}
-    names = {"rate": "rate_bps", "queue_depth": "queue_depth", "queue_bytes": "queue_bytes", "delay": "delay_ns", "loss": "loss"}
-    for option, name in names.items():
+    names = {"rate": "rate_bps", "delay": "delay_ns"}
+    for option in ("rate", "queue_depth", "queue_bytes", "delay", "loss", "loss_in"):
+        name = names.get(option, option)
         value = last(getattr(args, option))
         if value is not None:
             options[name] = value

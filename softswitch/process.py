@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from softswitch.control import ControlSocket
 from softswitch.errors import ProgramError, SwitchError
 from softswitch.loop import SwitchLoop
 from softswitch.options import port_options
@@ -65,6 +66,8 @@ def run(args: argparse.Namespace) -> None:
             _trace(loop, args, stack)
         stack.callback(_write_statistics, loop, args)
         _handle_signals(loop, args, stack)
+        if args.control is not None:
+            stack.callback(ControlSocket(loop, args.control).close)
         address = _serve(loop, args, stack) if args.grpc is not None else None
         names = " ".join(f"{number}@{name}" for number, name in args.interface)
         served = "" if address is None else f", P4Runtime on {address}"

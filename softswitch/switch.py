@@ -149,6 +149,15 @@ class Switch:
         """Changes a port's rate in bits per second; None: unlimited."""
         self.traffic.set_link(number, self._now(now), rate_bps=rate_bps)
 
+    def set_link(self, number: int, now: int | None = None, **options: Any) -> None:
+        """Changes what is behind a port; the options are ``rate_bps``, ``delay_ns``, ``loss`` and ``loss_in`` of ``add_port``.
+
+        Raises:
+            UnknownObject: There is no such port.
+            BadValue: A value out of range.
+        """
+        self.traffic.set_link(number, self._now(now), **options)
+
     # Packets
 
     def receive(self, port: int, data: bytes, now: int) -> None:
@@ -166,6 +175,8 @@ class Switch:
         if not origin.up:
             origin.drops["port-down"] += len(packets)
             return
+        if origin.loss_in:
+            packets = origin.arriving(packets)
         origin.in_packets += len(packets)
         origin.in_bytes += sum(map(len, packets))
         self._room = MAX_PASSES * (len(packets) + len(self._again) + len(self._clones))

@@ -55,6 +55,7 @@ class TrafficManager:
         queue_bytes: int | None = None,
         delay_ns: int = 0,
         loss: float = 0.0,
+        loss_in: float = 0.0,
         up: bool = True,
     ) -> Port:
         """Adds a port.
@@ -66,6 +67,7 @@ class TrafficManager:
             queue_bytes: Most bytes in each queue, or None for no such limit.
             delay_ns: Travel time behind the port.
             loss: Probability that a packet is lost behind the port.
+            loss_in: Probability that a packet is lost before it arrives.
             up: Whether its link is up.
 
         Raises:
@@ -82,6 +84,7 @@ class TrafficManager:
             queue_bytes=queue_bytes,
             delay_ns=delay_ns,
             loss=loss,
+            loss_in=loss_in,
             up=up,
         )
         self._note_shapes()
@@ -106,6 +109,7 @@ class TrafficManager:
         rate_bps: int | EllipsisType | None = ...,
         delay_ns: int | EllipsisType = ...,
         loss: float | EllipsisType = ...,
+        loss_in: float | EllipsisType = ...,
     ) -> None:
         """Changes a port's link; what is not given stays."""
         port = self.port(number)
@@ -116,6 +120,8 @@ class TrafficManager:
             delay_ns=link.delay_ns if delay_ns is ... else delay_ns,
             loss=link.loss if loss is ... else loss,
         )
+        if loss_in is not ...:
+            port.set_loss_in(loss_in)
         self.serve(port, now)
         self._settle(port)
         self._note_shapes()

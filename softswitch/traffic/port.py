@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+from softswitch.errors import BadValue
 from softswitch.traffic.link import Link
 from softswitch.traffic.queues import PriorityQueues
+
+_OTHER_WAY: Final = 1 << 60
+"""Tells the seed of what arrives from that of what leaves."""
 
 
 class Port:
@@ -22,9 +26,11 @@ class Port:
         out: Packets that have left the link, oldest first, for the caller to take.
         emit: Takes a packet that has left the link.
         drops: Packets lost here, by cause.
+        loss_in: Probability that a packet is lost before it enters: the other direction of the port's cable.
     """
 
     __slots__ = (
+        "_chance",
         "blocked",
         "direct",
         "drops",
@@ -32,6 +38,7 @@ class Port:
         "in_bytes",
         "in_packets",
         "link",
+        "loss_in",
         "number",
         "out",
         "out_bytes",
@@ -48,6 +55,8 @@ class Port:
         *,
         up: bool = True,
         emit: Callable[[bytes], object] | None = None,
+        loss_in: float = 0.0,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self.number = number
         self.queues = queues
@@ -58,8 +67,25 @@ class Port:
         self.emit = self.out.append if emit is None else emit
         self.in_packets = self.in_bytes = self.out_packets = self.out_bytes = 0
         self.drops: Counter[str] = Counter()
+        self.loss_in = 0.0
+        self._chance = chance
         self.direct = False
+        self.set_loss_in(loss_in)
         self.refresh()
+
+    def set_loss_in(self, loss: float) -> None:
+        """Changes the loss of arriving packets; BadValue if it is no probability."""
+        if not 0.0 <= loss <= 1.0:
+            raise BadValue(f"a loss probability is within 0 and 1: {loss}")
+        self.loss_in = loss
+
+    def arriving(self, packets: Sequence[bytes]) -> Sequence[bytes]:
+        """Returns the packets that get here, and counts those that do not."""
+        chance, loss = self._chance, self.loss_in
+        kept = [data for data in packets if chance() >= loss]
+        if len(kept) < len(packets):
+            self.drops["link-loss"] += len(packets) - len(kept)
+        return kept
 
     def refresh(self) -> None:
         """Works out ``direct`` after any change."""
@@ -102,6 +128,7 @@ class Port:
             "rate_bps": link.rate_bps,
             "delay_ns": link.delay_ns,
             "loss": link.loss,
+            "loss_in": self.loss_in,
             "in_packets": self.in_packets,
             "in_bytes": self.in_bytes,
             "out_packets": self.out_packets,
@@ -134,11 +161,13 @@ def make_port(
     queue_bytes: int | None = None,
     delay_ns: int = 0,
     loss: float = 0.0,
+    loss_in: float = 0.0,
     up: bool = True,
 ) -> Port:
     """Builds a port; its losses depend on ``seed`` and ``number`` only."""
-    rng = random.Random((seed << 16) ^ number)
-    return Port(number, PriorityQueues(queues, queue_depth, queue_bytes), Link(rate_bps, delay_ns, loss, rng), up=up)
+    rng, other = random.Random((seed << 16) ^ number), random.Random((seed << 16) ^ number ^ _OTHER_WAY)
+    line = Link(rate_bps, delay_ns, loss, rng)
+    return Port(number, PriorityQueues(queues, queue_depth, queue_bytes), line, up=up, loss_in=loss_in, chance=other.random)
 
 
 __all__ = ["Port", "make_port"]
