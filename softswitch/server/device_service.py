@@ -66,6 +66,7 @@ class DeviceService:
         self._receivers: tuple[tuple[Stream, RolePolicy], ...] = ()
         self._committed: Target | None = None
         self._saved: Target | None = None
+        self._verified: Target | None = None
         self._digests = DigestLists()
         self._idle_scan = 0
         self._notified: dict[Entry, int] = {}
@@ -169,13 +170,24 @@ class DeviceService:
             raise invalid("the request has no config")
         # Compiling takes long; reads, writes and other sessions go on meanwhile.  One at a time: it is all CPU.
         with self._loading:
-            target = self.load(request.config)
+            target = self._take_verified(request.config) or self.load(request.config)
         with self._lock:
             self._arbiter.check(role, number)
-            if action == _Set.VERIFY_AND_SAVE:
+            if action == _Set.VERIFY:
+                self._verified = target
+            elif action == _Set.VERIFY_AND_SAVE:
                 self._saved = target
-            elif action != _Set.VERIFY:
+            else:
                 self.commit(target, reconcile_with=self._committed if action == _Set.RECONCILE_AND_COMMIT else None)
+
+    def _take_verified(self, config: p4r.ForwardingPipelineConfig) -> Target | None:
+        """Returns what VERIFY compiled, if it is this configuration; nothing has been written into it."""
+        with self._lock:
+            target, self._verified = self._verified, None
+        if target is None or target.config.p4info != config.p4info or target.config.p4_device_config != config.p4_device_config:
+            return None
+        target.config.CopyFrom(config)
+        return target
 
     def load(self, config: p4r.ForwardingPipelineConfig) -> Target:
         """Compiles a configuration; see ``load_target``."""
@@ -260,24 +272,28 @@ class DeviceService:
     def tick(self, now: int) -> int | None:
         """Sends what is due at ``now`` (ns) and returns when to come again, or None for when the bell rings."""
         with self._lock:
-            target, streams = self._committed, [stream for stream, _ in self._receivers]
+            target = self._committed
             if target is None:
                 return None
-            times = [self._send_digests(target, streams, now), self._send_idle(target, streams, now) if streams else None]
+            times = [self._send_digests(target, now), self._send_idle(target, now) if self._receivers else None]
         return min((due for due in times if due is not None), default=None)
 
-    def _send_digests(self, target: Target, streams: list[Stream], now: int) -> int | None:
+    def _notify(self, number: int, message: p4r.StreamMessageResponse) -> None:
+        """Sends a message about the object with a P4 id to the primaries that it concerns."""
+        for stream, policy in self._receivers:
+            if policy.writable is None or number in policy.writable:
+                stream.send(message)
+
+    def _send_digests(self, target: Target, now: int) -> int | None:
         names = {digest.name: digest.id for digest in target.schema.digests.values()}
         taken = self.device.call(target.runtime.digests.drain) if target.runtime.digests else []
         digests = [(names[name], values) for name, values in taken if name in names]
         lists = self._digests.add(digests, target.digests, now) + self._digests.due(target.digests, now)
         for item in lists:
-            message = _digest_message(target, item)
-            for stream in streams:
-                stream.send(message)
+            self._notify(item.digest_id, _digest_message(target, item))
         return self._digests.next_due(target.digests)
 
-    def _send_idle(self, target: Target, streams: list[Stream], now: int) -> int | None:
+    def _send_idle(self, target: Target, now: int) -> int | None:
         tables = [table for table in target.schema.tables.values() if table.timeouts]
         if not tables:
             return None
@@ -305,8 +321,7 @@ class DeviceService:
                 message.idle_timeout_notification.table_entry.append(write_key(table, row))
             if message.HasField("idle_timeout_notification"):
                 message.idle_timeout_notification.timestamp = time.time_ns()
-                for stream in streams:
-                    stream.send(message)
+                self._notify(table.id, message)
         self._notified = notified
         return self._idle_scan
 

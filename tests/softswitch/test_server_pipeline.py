@@ -73,6 +73,33 @@ def test_verify_changes_nothing(controller):
     assert entries(controller) == [entry(controller)]
 
 
+def test_a_verified_pipeline_is_not_compiled_again():
+    from softswitch.pipeline import Pipeline
+
+    compiled = []
+
+    def loader(device):
+        def load(text):
+            compiled.append(len(text))
+            return Pipeline.load(text)
+
+        return load
+
+    with running_switches(loader=loader) as (switch,), Controller(switch.address) as controller:
+        controller.bid(1)
+        controller.set_pipeline(SET.VERIFY, cookie=1)
+        controller.set_pipeline(cookie=2)
+        assert len(compiled) == 1
+        assert controller.get_pipeline(GET.COOKIE_ONLY).cookie.cookie == 2
+        controller.insert(entry(controller))
+        controller.set_pipeline(cookie=3)
+        assert len(compiled) == 2
+        assert entries(controller) == []
+        controller.set_pipeline(SET.VERIFY)
+        controller.set_pipeline(json=JSON.read_bytes() + b" ")
+        assert len(compiled) == 4
+
+
 def test_commit_clears_the_state(controller):
     controller.set_pipeline()
     controller.insert(entry(controller))
@@ -174,6 +201,18 @@ def test_reconciling_preserves_the_state(controller):
         assert group.max_size == 4
         (digest,) = reader.read(p4r.DigestEntry())
         assert digest.digest_id == reader.names["learn_t"]
+
+
+def test_reconciling_one_shots(controller):
+    controller.set_pipeline()
+    actions = p4r.ActionProfileActionSet(
+        action_profile_actions=[{"action": controller.names.action("forward", 1), "weight": 2, "watch_port": b"\x01"}],
+        action_selection_mode=p4r.ActionProfileActionSet.HASH,
+    )
+    shot = controller.names.entry("balanced", match={"f1": 1}, action=p4r.TableAction(action_profile_action_set=actions))
+    controller.insert(shot)
+    controller.set_pipeline(SET.RECONCILE_AND_COMMIT)
+    assert entries(controller, "balanced") == [shot]
 
 
 def test_reconciling_what_cannot_be_preserved(controller):

@@ -167,6 +167,22 @@ def test_digests_are_sent_once_until_they_are_acknowledged(switch, primary):
     assert addresses(primary.receive("digest")) == [5]
 
 
+def test_a_role_hears_of_its_own_objects_only(switch, primary):
+    numbers = primary.names["learn_t"], primary.names["smac"]
+    with Controller(switch.address) as edge, Controller(switch.address) as other:
+        edge.bid(1, role="edge", config=stratum.P4RoleConfig(shared_p4_ids=numbers))
+        other.bid(1, role="other", config=stratum.P4RoleConfig(shared_p4_ids=[primary.names["dmac"]]))
+        learn(primary, max_list_size=1)
+        primary.insert(primary.names.entry("smac", "learn", match={"f1": 9}, idle_timeout_ns=1))
+        switch.receive(7, ethernet(source=5))
+        for controller in (primary, edge):
+            kinds = {controller.receive().WhichOneof("update") for _ in range(2)}
+            while len(kinds) < 2:
+                kinds.add(controller.receive().WhichOneof("update"))
+            assert kinds == {"digest", "idle_timeout_notification"}
+        assert other.bid(2, role="other").status.code == Code.OK
+
+
 def test_digests_are_collected(switch, primary):
     learn(primary, max_timeout_ns=200_000_000, max_list_size=3)
     for source in range(1, 5):
