@@ -1,7 +1,7 @@
 """Who may write: sessions, roles and election ids (P4Runtime specification, "Client Arbitration and Controller Replication").
 
 For each role of a device the primary is the live session whose election id is the highest that the device has ever seen for that
-role. So when a primary leaves, nobody is primary until a session presents an id at least as high; backups are told, and may do
+role.  So when a primary leaves, nobody is primary until a session presents an id at least as high; backups are told, and may do
 so.  Without an election id a session stays a backup for ever.  All of this is plain state and return values; the caller does the
 sending.
 """

@@ -2,7 +2,7 @@
 
 A P4Info that names a table, action, profile, counter, meter, register, digest or value set that the program lacks, or gives one
 another key, other parameters, another size or another kind, is refused when the pipeline is set: later there is nothing to go
-wrong. The program may have more than the P4Info (what the P4 program hides from the control plane).
+wrong.  The program may have more than the P4Info (what the P4 program hides from the control plane).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from softswitch.runtime import Call, OneShot, OneShotAction, Runtime, Table
 from softswitch.runtime.actions import Action
 from softswitch.runtime.replication import CloneSession, MulticastGroup
 from softswitch.server.actions import WireOneShot
-from softswitch.server.codes import Refusal, invalid, refusal
+from softswitch.server.codes import invalid, refusal
 from softswitch.server.target import Target
 
 
@@ -158,4 +158,4 @@ def _copy_server_state(old: Target, new: Target) -> None:
         new.digests[digests[name]] = config
 
 
-__all__ = ["Refusal", "reconcile"]
+__all__ = ["reconcile"]

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from finsy.proto import p4r
 
 from softswitch.runtime import Runtime
 from softswitch.server.schema import Schema
-
-
-class Program(Protocol):
-    """A compiled program (``softswitch.pipeline.Pipeline``)."""
-
-    runtime: Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +27,7 @@ class Target:
     """A program with its P4Info.
 
     Attributes:
-        program: What the switch runs or, after VERIFY_AND_SAVE, will run.
+        program: A ``softswitch.pipeline.Pipeline``: what the switch runs or, after VERIFY_AND_SAVE, will run.
         config: As the client sent it.
         ports: Numbers of the device's ports.
         queues: Classes of service that a port has.
@@ -78,4 +72,4 @@ Operation = Callable[[Target], object]
 Query = tuple[Callable[[Target], list[Any]], Callable[[Any], p4r.Entity]]
 """A read: what the data plane's thread copies, and how a row of it becomes a message later, in the server's thread."""
 
-__all__ = ["DigestConfig", "Operation", "Program", "Query", "Target"]
+__all__ = ["DigestConfig", "Operation", "Query", "Target"]

@@ -1,9 +1,11 @@
 """Switches in this process, each behind a real P4Runtime server: for tests and demonstrations.
 
-with running_switches(4) as switches:
-    controller = ...  # connect to switches[0].address, device_id switches[0].device_id
-    switches[0].receive(1, packet)
-    sent = switches[0].transmit()
+Example::
+
+    with running_switches(4) as switches:
+        controller = ...  # connect to switches[0].address, device_id switches[0].device_id
+        switches[0].receive(1, packet)
+        sent = switches[0].transmit()
 """
 
 from __future__ import annotations
