@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from dlcp.errors import ClosedError, ConfigError, DLCPError, MismatchError
 from dlcp.policy import Policy
+from dlcp.udp.faults import FaultPlan
 from dssync.averager.checkpoint import Phase, read_phase, write_phase
 from dssync.averager.control import broadcast_slots, check_equal, first_line, gather_bytes, maximum
 from dssync.averager.ddp import attach
@@ -50,7 +51,7 @@ class DivideShuffleAverager(ModelAverager):
 
     Args:
         model: The module.  A ``DistributedDataParallel`` gets a hook that keeps its gradients from travelling; it needs
-            ``broadcast_buffers=False``.
+            ``forward_sync_buffers=False`` if the module has buffers (``broadcast_buffers=False`` in older versions of torch).
         schedule: Who averages with whom; a schedule, or a kind of :func:`dssync.schedule.make_schedule`.
         group: Ranks of the largest group, for a kind.
         process_group: The ranks that take part; None for all.
@@ -70,6 +71,7 @@ class DivideShuffleAverager(ModelAverager):
         contention: Watch the times of the groups, and change the schedule by them; None never does.
         policy: For ``dlcp``.
         host: For ``dlcp``: address of this rank that the others can reach.
+        faults: For ``dlcp``: packets to drop and so on, for tests and demonstrations.
 
     Attributes:
         step: Calls of :meth:`average_parameters`.
@@ -103,6 +105,7 @@ class DivideShuffleAverager(ModelAverager):
         contention: Contention | None = None,
         policy: Policy | None = None,
         host: str = "127.0.0.1",
+        faults: FaultPlan | str | None = None,
     ) -> None:
         _check("every", every, every >= 1, "1 or more steps")
         _check("warmup_steps", warmup_steps, warmup_steps >= 0, "0 or more steps")
@@ -112,7 +115,7 @@ class DivideShuffleAverager(ModelAverager):
         )
         _check("weight", weight, 0 < weight < float("inf"), "a finite number above 0")
         _check("bucket_mb", bucket_mb, bucket_mb > 0, "a number above 0")
-        self._groups = GroupSet(process_group, backend=backend, timeout=timeout, policy=policy, host=host)
+        self._groups = GroupSet(process_group, backend=backend, timeout=timeout, policy=policy, host=host, faults=faults)
         super().__init__(self._groups.world_group)
         self.rank, self.world = self._groups.rank, self._groups.world
         self.schedule = schedule if isinstance(schedule, Schedule) else make_schedule(schedule, self.world, group=group)
@@ -151,7 +154,12 @@ class DivideShuffleAverager(ModelAverager):
             with torch.no_grad():
                 broadcast_slots(world, everything, self._bucket_bytes)
         if self.world > 1:
-            self._groups.open([self._groups.everybody, *self.schedule.memberships])
+            self._open([self._groups.everybody, *self.schedule.memberships])
+
+    def _open(self, memberships: Iterable[tuple[int, ...]]) -> None:
+        self._groups.open(memberships)
+        # With gloo a rank that leaves at once would fail another that is still connecting to it.
+        gather_bytes(self._groups.world_group, b".")
 
     # -- averaging
 
@@ -181,10 +189,10 @@ class DivideShuffleAverager(ModelAverager):
         number, group = self.round, self.schedule.group_of(self.round, self.rank)
         self.round += 1
         self.counts["rounds"] += 1
-        if len(group.ranks) > 1:
-            link = self._groups.link(group.ranks)
-            transfer = self._transfer(link)
-            self._start(number, group, link, transfer)
+        # Also where this rank is alone: all ranks take part when what is averaged has changed.
+        transfer = self._transfer() if self.world > 1 else None
+        if transfer is not None and len(group.ranks) > 1:
+            self._start(number, group, self._groups.link(group.ranks), transfer)
             if not self.overlap:
                 self.flush()
         elif self._review is not None:
@@ -260,7 +268,7 @@ class DivideShuffleAverager(ModelAverager):
             raise ConfigError("dssync", "model", "nothing in it is trained", "a parameter that requires a gradient")
         return slots
 
-    def _transfer(self, link: GroupLink) -> Transfer:
+    def _transfer(self) -> Transfer:
         """Returns the buckets; new ones if the model's tensors have changed, which all ranks must agree on."""
         slots = self._slots()
         key = [(slot.tensor.data_ptr(), slot.name) for slot in slots]
@@ -268,6 +276,7 @@ class DivideShuffleAverager(ModelAverager):
             digest = signature(slots)
             if self._layout is None or self._layout[1] != digest:
                 check_equal(self._groups.world_group, digest, "what is averaged")
+            link = self._groups.link(self._groups.everybody)
             transfer = Transfer(slots, link, self._bucket_bytes, keep=self.overlap or self._groups.loses)
             self.counts["bytes"] = transfer.bytes
             self._layout = key, digest, transfer
@@ -360,7 +369,7 @@ class DivideShuffleAverager(ModelAverager):
         self.flush()
         base = self._review.base.memberships if self._review is not None else ()
         self._groups.keep([self._groups.everybody, *base, *chosen.memberships])
-        self._groups.open(chosen.memberships)
+        self._open(chosen.memberships)
         self.schedule, self.round = chosen, 0
         self.counts["changes"] += 1
 

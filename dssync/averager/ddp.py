@@ -3,10 +3,11 @@
 A hook keeps the gradients where they are; averages of the parameters take their place.  What DDP does besides is set by its
 arguments:
 
-* ``broadcast_buffers=False`` is needed: by default DDP overwrites the buffers of all ranks with those of the first one before
-  every forward pass, which costs a collective of all ranks a step and undoes what ``buffers="average"`` does;
-* ``find_unused_parameters=True`` costs a small all-reduce of all ranks a step.  It is not needed for correctness here, since the
-  averager takes parameters with and without gradients; train the bare module instead.
+* ``forward_sync_buffers=False`` (``broadcast_buffers=False`` in older versions of torch) is needed for models with buffers: by
+  default DDP overwrites the buffers of all ranks with those of the first one before every forward pass, which costs a collective
+  of all ranks a step and undoes what ``buffers="average"`` does;
+* ``find_unused_parameters=True`` costs a small all-reduce of all ranks a step.  It is not needed for correctness here, since
+  the averager takes parameters with and without gradients; train the bare module instead.
 """
 
 # No "from __future__ import annotations": DDP compares the annotations of a hook with types, and would find strings.
@@ -51,7 +52,8 @@ def attach(model: DistributedDataParallel, averager: "DivideShuffleAverager") ->
     buffers = any(True for _ in model.module.buffers())
     if model.broadcast_buffers and buffers:
         problem = "True: every forward pass would overwrite buffers with those of the first rank"
-        raise ConfigError("DistributedDataParallel", "broadcast_buffers", problem, "False")
+        key = "forward_sync_buffers" if hasattr(model, "forward_sync_buffers") else "broadcast_buffers"
+        raise ConfigError("DistributedDataParallel", key, problem, "False")
     model.register_comm_hook(averager, local_gradients_hook)
 
 

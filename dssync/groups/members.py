@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from dlcp.errors import ConfigError, DLCPError, RendezvousError
 from dlcp.policy import Policy
+from dlcp.udp.faults import FaultPlan
 from dssync.groups.link import GroupLink, TorchLink
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class GroupSet:
         timeout: Seconds after which an average that does not come about is an error.
         policy: For ``dlcp``.
         host: For ``dlcp``: address of this rank that the others can reach.
+        faults: For ``dlcp``: packets to drop and so on, for tests and demonstrations.
 
     Raises:
         ConfigError: There is no process group, or an unknown backend.
@@ -59,6 +61,7 @@ class GroupSet:
         timeout: float = 300.0,
         policy: Policy | None = None,
         host: str = "127.0.0.1",
+        faults: FaultPlan | str | None = None,
     ) -> None:
         world = process_group if process_group is not None else dist.group.WORLD
         if world is None:
@@ -67,7 +70,7 @@ class GroupSet:
         self.rank, self.world = dist.get_rank(world), dist.get_world_size(world)
         own = str(dist.get_backend(world)).partition(",")[0].rpartition(":")[2]
         self.backend = (backend or own).lower()
-        self.timeout, self._policy, self._host = timeout, policy, host
+        self.timeout, self._policy, self._host, self._faults = timeout, policy, host, faults
         number = _claims.get(world, 0)
         _claims[world] = number + 1
         self._store: Store = PrefixStore(f"dssync/{number}", world.get_group_store())
@@ -155,13 +158,18 @@ class GroupSet:
         from dlcp.collectives.communicator import Communicator
         from dssync.groups.over_dlcp import DLCPLink, check_policy, parameter_policy
 
-        policy = parameter_policy(self._policy)
+        policy = parameter_policy(self._policy, self.timeout)
         check_policy(policy)
         if ranks == self.everybody:
             # What all ranks average is a consensus, which has to be exact.
             policy = replace(policy, loss=replace(policy.loss, push=0.0))
         communicator = Communicator(
-            ranks.index(self.rank), len(ranks), cast("dlcp.store.Store", store), policy=policy, host=self._host
+            ranks.index(self.rank),
+            len(ranks),
+            cast("dlcp.store.Store", store),
+            policy=policy,
+            host=self._host,
+            faults=self._faults,
         )
         return DLCPLink(ranks, communicator)
 

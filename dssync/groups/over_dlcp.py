@@ -105,9 +105,15 @@ def check_policy(policy: Policy) -> None:
         raise ConfigError("policy", "wire.dtype", problem, "float32")
 
 
-def parameter_policy(policy: Policy | None) -> Policy:
-    """Returns the policy for parameters: the one given, or the defaults without loss."""
-    return policy if policy is not None else Policy.from_dict({"loss": {"push": 0.0}})
+def parameter_policy(policy: Policy | None, timeout: float) -> Policy:
+    """Returns the policy for parameters: the one given, or the defaults without loss, and with ``timeout`` seconds of
+    patience.
+    """
+    if policy is not None:
+        return policy
+    default = Policy().timeouts
+    patience = {"peer_s": min(default.peer_s, timeout), "operation_s": max(timeout, min(default.peer_s, timeout))}
+    return Policy.from_dict({"loss": {"push": 0.0}, "timeouts": patience})
 
 
 __all__ = ["DLCPLink", "check_policy", "parameter_policy"]

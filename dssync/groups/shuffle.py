@@ -105,6 +105,8 @@ class ShuffleProcessGroup(dist.ProcessGroup):
                 self._reducers[ranks] = _DLCPReducer(inside, place, len(ranks), timeout)
             else:
                 self._reducers[ranks] = make_group(base, inside, place, len(ranks), timeout, f"dssync-{number}")
+        # With gloo a rank that leaves at once would fail another that is still connecting to it.
+        self._everybody.barrier().wait()
 
     def advance(self, rounds: int = 1) -> None:
         """Goes on to a later round; every rank calls it at the same point of its program, once a step."""
@@ -284,7 +286,7 @@ class _DLCPReducer:
         from dlcp.collectives.communicator import Communicator
         from dssync.groups.over_dlcp import parameter_policy
 
-        self._communicator = Communicator(rank, size, cast("dlcp.store.Store", store), policy=parameter_policy(None))
+        self._communicator = Communicator(rank, size, cast("dlcp.store.Store", store), policy=parameter_policy(None, timeout))
         self._size = size
 
     def allreduce(self, tensors: list[Tensor], options: Any) -> dist.Work:
