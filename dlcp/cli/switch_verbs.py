@@ -52,11 +52,11 @@ def run(args: argparse.Namespace) -> int:
 async def _call(verb: Callable[[argparse.Namespace], Awaitable[int]], args: argparse.Namespace) -> int:
     try:
         return await verb(args)
-    except* (ConfigError, DeploymentError) as group:
+    except BaseExceptionGroup as group:  # what one of the concurrent tasks has raised
         raise _first(group) from None
 
 
-def _first(group: BaseExceptionGroup[Any]) -> Exception:
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 

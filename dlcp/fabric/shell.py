@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -35,12 +36,21 @@ def prepare(place: Path) -> Path:
     Raises:
         ShellError: pip could not install what is needed.
     """
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another terminal may be making it
+            return _made(place)
+    except OSError as error:
+        raise ShellError(f"{place} cannot be written: {error.strerror}; set XDG_CACHE_HOME to a place that can") from None
+
+
+def _made(place: Path) -> Path:
     python = place / "bin" / "python"
     done = place / ".complete"
     if done.is_file() and python.exists():
         return python
     shutil.rmtree(place, ignore_errors=True)
-    place.parent.mkdir(parents=True, exist_ok=True)
     commands = (
         [sys.executable, "-m", "venv", str(place)],
         [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *REQUIREMENTS],

@@ -6,6 +6,7 @@ former state is restored: the former program, and the former entries."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -134,6 +135,7 @@ async def commit(session: Session, program: Program, planned: Plan) -> int:
 
     Raises:
         FabricError: The switch refused; its former state is restored, or else the error says so.
+        CancelledError: The task was cancelled; the former state is restored.
     """
     former = await _photograph(session, planned.held)
     try:
@@ -146,6 +148,10 @@ async def commit(session: Session, program: Program, planned: Plan) -> int:
         return written
     except FabricError as error:
         raise await _roll_back(session, program, planned, former, error) from None
+    except asyncio.CancelledError:
+        # Whoever interrupts wants it to end, not a switch that is half changed.
+        await _roll_back(session, program, planned, former, session.failed("interrupted"))
+        raise
 
 
 async def _write(session: Session, program: Program, changes: Iterable[Change]) -> int:

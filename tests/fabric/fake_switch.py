@@ -27,6 +27,8 @@ class Device:
         self.refuse_verify = False
         self.lies = False
         self.with_cookie = True
+        self.hold = None
+        self.held = asyncio.Event()
 
     def table(self, number):
         for table in self.config.p4info.tables:
@@ -132,6 +134,12 @@ class FakeServer(p4r_grpc.P4RuntimeServicer):
         device = self.devices[request.device_id]
         await self._primary(device, request, context)
         device.requests += 1
+        if device.hold is not None:
+            device.hold -= 1
+            if device.hold < 0:
+                device.hold = None
+                device.held.set()
+                await asyncio.Event().wait()  # until the client gives up
         errors = []
         for update in request.updates:
             error = p4r.Error(canonical_code=rpc_code.OK)

@@ -1,6 +1,7 @@
 """``dlcp switch`` against real P4Runtime servers of the softswitch, with packets."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 from scapy.all import IP, UDP, Ether
 
 from dlcp.cli.main import main
+from dlcp.fabric import shell
 from dlcp.topology import Topology
 from softswitch.server import TLSFiles
 from softswitch.server.testing import running_switches
@@ -288,10 +290,20 @@ def test_without_the_extra_it_says_what_to_install(file):
     assert done.returncode == 3 and "dlcp[p4]" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_the_shell_gets_the_program_only_if_the_switch_has_none(net, monkeypatch, tmp_path):
-    """With a stand-in for p4runtime-shell; the real one is tested where it can be installed."""
-    from dlcp.fabric import shell
+def test_the_pure_part_needs_no_extra(file):
+    code = (
+        "import sys; sys.modules.update(finsy=None, grpc=None, google=None); sys.argv = ['dlcp', *sys.argv[1:]]\n"
+        "from dlcp.fabric.intent import Intent; import dlcp.fabric.diff, dlcp.fabric.jobs\n"
+        "from dlcp.cli.main import main; sys.exit(main())"
+    )
+    for vendor in ("sonic", "tc"):
+        command = [sys.executable, "-c", code, "switch", "export", str(file), "leaf0", "--vendor", vendor]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and done.stdout, done.stderr
 
+
+def test_the_shell_gets_the_program_only_if_the_switch_has_none(net, monkeypatch, tmp_path):
+    """With a stand-in for p4runtime-shell."""
     place = tmp_path / "dlcp" / shell.environment({"HOME": "/x"}).name
     (place / "bin").mkdir(parents=True)
     (place / "bin" / "python").write_text('#!/bin/sh\necho "$@" > "$CALLED"\nexit 7\n')
@@ -306,3 +318,30 @@ def test_the_shell_gets_the_program_only_if_the_switch_has_none(net, monkeypatch
     net.call("deploy")
     net.call("shell", "leaf0", code=7)
     assert "--config" not in (tmp_path / "called").read_text()
+
+
+def test_the_real_shell_knows_the_names_of_the_program(net):
+    """Installs p4runtime-shell in the user's cache the first time."""
+    try:
+        shell.prepare(shell.environment(os.environ))
+    except shell.ShellError as error:
+        pytest.skip(str(error))
+    net.call("deploy")
+    at = [f"--at={name}={switch.address}" for name, switch in net.switches.items()]
+    command = [sys.executable, "-m", "dlcp", "switch", "shell", str(net.file), "leaf0", *at]
+    table = "SwitchIngress.classification.dlcp_classes"
+    words = f'table_entry["{table}"].read(lambda entry: print("ENTRY", entry.action.action_name))\nexit\n'
+    done = subprocess.run(command, input=words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ENTRY") == 8, done.stdout + done.stderr
+    assert net.json("plan")["empty"]
+
+
+def test_an_environment_that_cannot_be_made_is_an_error_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(shell, "REQUIREMENTS", (str(tmp_path / "no-such-package"),))
+    with pytest.raises(shell.ShellError, match=r"could not be installed .*is the package index within reach"):
+        shell.prepare(tmp_path / "place")
+    assert not (tmp_path / "place").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(shell.ShellError, match="cannot be written"):
+        shell.prepare(tmp_path / "file" / "place")

@@ -189,6 +189,27 @@ def test_a_program_that_cannot_be_loaded_leaves_the_former_one():
     with_lab(test)
 
 
+@pytest.mark.parametrize("start", ["nothing", "ours", "foreign"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_interrupted_deployment_leaves_no_switch_half_changed(start, at):
+    async def test(lab):
+        if start == "foreign":
+            await plant(lab, foreign_program())
+        elif start == "ours":
+            await lab.deploy()
+        before = lab.device("spine0").snapshot()
+        lab.device("spine0").hold = at
+        task = asyncio.create_task(lab.deploy(Policy(switch=Switches(spray="hash", drop_share=0.9, isolation="refuse"))))
+        await lab.device("spine0").held.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        after = lab.device("spine0").snapshot()
+        assert after == before if start != "nothing" else after[1:] == ([], [])
+
+    with_lab(test)
+
+
 def test_if_one_cannot_verify_the_program_no_switch_is_changed():
     async def test(lab):
         await plant(lab, foreign_program())
