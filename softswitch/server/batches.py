@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from finsy.proto import p4r
@@ -80,7 +81,7 @@ def entity_id(entity: p4r.Entity) -> int:
     return 0 if kind is None else _IDS[kind](getattr(entity, kind))
 
 
-def plan(target: Target, update: p4r.Update, allowed: Allowed | None) -> Operation:
+def plan(update: p4r.Update, target: Target, allowed: Allowed | None = None) -> Operation:
     """Checks and translates one update.
 
     Raises:
@@ -102,15 +103,26 @@ def plan(target: Target, update: p4r.Update, allowed: Allowed | None) -> Operati
     return planner(target.schema, kind, message, target)
 
 
-def _guarded(function: Callable[[], T]) -> T | Refusal:
-    """Runs ``function``; an error becomes a result.  One that nobody foresaw must not take the server down with it."""
-    try:
-        return function()
-    except SwitchError as error:
+def _failure(error: Exception) -> Refusal:
+    """Returns what to tell of an error.  One that nobody foresaw must not take the server down with it."""
+    if isinstance(error, SwitchError):
         return refusal(error)
-    except Exception as error:
-        LOGGER.exception("an update or query failed")
-        return Refusal(Code.INTERNAL, f"{type(error).__name__}: {error}")
+    LOGGER.error("an update or query failed", exc_info=error)
+    return Refusal(Code.INTERNAL, f"{type(error).__name__}: {error}")
+
+
+def _attempt(function: Callable[..., T], items: Iterable[Any], *args: Any) -> list[T | Refusal]:
+    """Calls ``function(item, *args)`` for each item that is no refusal yet; a refusal stands in for the result."""
+    results: list[T | Refusal] = []
+    for item in items:
+        if item.__class__ is Refusal:
+            results.append(item)
+            continue
+        try:
+            results.append(function(item, *args))
+        except Exception as error:
+            results.append(_failure(error))
+    return results
 
 
 def write(target: Target, call: Call, updates: Sequence[p4r.Update], atomicity: int, allowed: Allowed | None = None) -> None:
@@ -120,59 +132,40 @@ def write(target: Target, call: Call, updates: Sequence[p4r.Update], atomicity: 
         BatchRefusal: Some failed.
         Refusal: The whole batch is refused.
     """
-    if atomicity not in (
-        p4r.WriteRequest.CONTINUE_ON_ERROR,
-        p4r.WriteRequest.ROLLBACK_ON_ERROR,
-        p4r.WriteRequest.DATAPLANE_ATOMIC,
-    ):
+    modes = p4r.WriteRequest.CONTINUE_ON_ERROR, p4r.WriteRequest.ROLLBACK_ON_ERROR, p4r.WriteRequest.DATAPLANE_ATOMIC
+    if atomicity not in modes:
         raise invalid(f"atomicity {atomicity} is unknown")
-    plans = [_guarded(lambda update=update: plan(target, update, allowed)) for update in updates]  # type: ignore[misc]
+    plans = _attempt(plan, updates, target, allowed)
     if atomicity == p4r.WriteRequest.CONTINUE_ON_ERROR:
         results = _each(target, call, plans)
     else:
         results = _all_or_none(target, call, plans)
-    if any(result is not None for result in results):
+    if any(results):
         raise BatchRefusal(results)
 
 
 def _each(target: Target, call: Call, plans: Sequence[Operation | Refusal]) -> list[Refusal | None]:
-    def run(part: Sequence[Operation | Refusal]) -> list[Refusal | None]:
-        results: list[Refusal | None] = []
-        for operation in part:
-            if isinstance(operation, Refusal):
-                results.append(operation)
-                continue
-            try:
-                operation(target)
-                results.append(None)
-            except SwitchError as error:
-                results.append(refusal(error))
-            except Exception as error:
-                LOGGER.exception("an update failed")
-                results.append(Refusal(Code.INTERNAL, f"{type(error).__name__}: {error}"))
-        return results
+    def carry_out(operation: Operation) -> None:
+        operation(target)
 
     results: list[Refusal | None] = []
     for start in range(0, len(plans), SLICE):
-        part = plans[start : start + SLICE]
-        results += call(lambda part=part: run(part))  # type: ignore[misc]
+        results += call(partial(_attempt, carry_out, plans[start : start + SLICE]))
     return results
 
 
 def _all_or_none(target: Target, call: Call, plans: Sequence[Operation | Refusal]) -> list[Refusal | None]:
-    failed: dict[int, Refusal] = {number: item for number, item in enumerate(plans) if isinstance(item, Refusal)}
+    failed = {number: item for number, item in enumerate(plans) if isinstance(item, Refusal)}
 
     def run() -> None:
         number = 0
         try:
             with target.transaction():
-                for number, operation in enumerate(plans):  # noqa: B007
+                for operation in plans:
                     operation(target)  # type: ignore[operator]
-        except SwitchError as error:
-            failed[number] = refusal(error)
+                    number += 1
         except Exception as error:
-            LOGGER.exception("an update failed")
-            failed[number] = Refusal(Code.INTERNAL, f"{type(error).__name__}: {error}")
+            failed[number] = _failure(error)
 
     if not failed:
         call(run)
@@ -200,18 +193,12 @@ def read(
             return []
         return _QUERIES[which](target.schema, getattr(entity, which))
 
-    plans = [_guarded(lambda entity=entity: queries(entity)) for entity in entities]  # type: ignore[misc]
+    plans = _attempt(queries, entities)
 
     def gather(item: list[Query]) -> list[tuple[Callable[[Any], p4r.Entity], list[Any]]]:
         return [(encode, copy(target)) for copy, encode in item]
 
-    copied = call(
-        lambda: [
-            item if isinstance(item, Refusal) else _guarded(lambda item=item: gather(item))  # type: ignore[misc]
-            for item in plans
-        ]
-    )
-    return _answers(copied, allowed)
+    return _answers(call(partial(_attempt, gather, plans)), allowed)
 
 
 def _answers(copied: Sequence[Any], allowed: Allowed | None) -> Iterator[p4r.ReadResponse]:
