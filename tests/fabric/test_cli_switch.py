@@ -12,6 +12,7 @@ from scapy.all import IP, UDP, Ether
 from dlcp.cli.main import main
 from dlcp.fabric import shell
 from dlcp.topology import Topology
+from dlcp.wire.codec import encode_header
 from softswitch.server import TLSFiles
 from softswitch.server.testing import running_switches
 
@@ -45,11 +46,11 @@ class Net:
     def json(self, verb, *words, code=0):
         return json.loads(self.call(verb, *words, "--json", code=code))
 
-    def send(self, source, target, tos=0):
+    def send(self, source, target, tos=0, payload=b"payload", port=2000):
         """Sends a packet from a host and returns the way it goes, switch by switch."""
         macs, addresses = self.topology.macs, self.topology.addresses
         packet = Ether(src=macs[source], dst=macs[target]) / IP(src=addresses[source], dst=addresses[target], tos=tos)
-        data = bytes(packet / UDP(sport=1000, dport=2000) / b"payload")
+        data = bytes(packet / UDP(sport=1000, dport=port) / payload)
         arc = self.topology.graph.leaving(source)[0]
         way = []
         while not self.topology.graph.is_host(arc.target):
@@ -110,6 +111,31 @@ def test_plan_deploy_and_traffic(net):
     assert len(net.send("h0", "h1")) == 2 and len(net.send("h0", "h2")) == 4
 
 
+def test_packets_of_a_job_are_sprayed_and_flows_of_others_are_not(net, tmp_path):
+    def ways(count, **how):
+        found = [tuple(net.send("h0", "h2", **how)) for _ in range(count)]
+        assert {way[-1] for way in found} == {"h2"}
+        return [sum(spine in way for way in found) for spine in ("spine0", "spine1")]
+
+    job = encode_header(version=1, type=0, priority=3, protected=1, cookie=7, length=64, stride=64) + bytes(64)
+    net.call("deploy")
+    assert ways(20, payload=job) == [10, 10]
+    assert sorted(ways(10)) == [0, 10]
+    assert sum(min(ways(1, port=port)[0], 1) for port in range(2000, 2040)) in range(5, 36), "flows are spread"
+    counted = net.json("counters")["switches"]["leaf0"]["forwarded"]
+    assert counted["protected"]["packets"] == [0, 0, 0, 20, 0, 0, 0, 0] and counted["ordinary"]["packets"][0] == 50
+    (tmp_path / "flows.toml").write_text('[switch]\nspray = "hash"\n')
+    net.call("deploy", "--policy", str(tmp_path / "flows.toml"))
+    assert sorted(ways(10, payload=job)) == [0, 10]
+    net.call("deploy")
+    net.call("drain", "leaf0", "spine0")
+    assert ways(10, payload=job) == [0, 10]
+    net.call("undrain", "leaf0", "spine0")
+    assert ways(10, payload=job) == [5, 5]
+    net.switches["leaf0"].set_port_state(3, False)
+    assert ways(10, payload=job) == [0, 10], "a port that is down is skipped without being told"
+
+
 def test_a_drained_link_carries_nothing_until_it_is_back(net):
     net.call("deploy")
     assert {net.send("h0", "h2", tos)[1] for tos in range(4)} <= {"spine0", "spine1"}
@@ -168,11 +194,15 @@ def test_jobs_where_they_are_isolated(net, tmp_path):
     policy = tmp_path / "job.toml"
     policy.write_text('[switch]\nisolation = "refuse"\n')
     net.call("deploy", "--policy", str(policy))
+    job = encode_header(version=1, type=0, priority=3, protected=1, cookie=0x1234, length=64, stride=64) + bytes(64)
+    assert net.send("h1", "h2", payload=job) == ["leaf0", None] and net.send("h1", "h2")[-1] == "h2"
     net.call("permit", "0x1234", "--rate", "1 Gbit/s", "--hard")
+    assert net.send("h1", "h2", payload=job)[-1] == "h2"
     net.call("permit", "--host", "h0")
     rows = {row["switch"]: row for row in net.json("status", "--policy", str(policy))}
     assert rows["leaf0"]["jobs"] == 2 and rows["leaf1"]["jobs"] == 1 and all(row["as_planned"] for row in rows.values())
     net.call("forbid", "0x1234")
+    assert net.send("h1", "h2", payload=job) == ["leaf0", None] and net.send("h0", "h2", payload=job)[-1] == "h2"
     net.call("forbid", "--host", "h0")
     assert all(row["jobs"] == 0 for row in net.json("status", "--policy", str(policy)))
     assert "'1 Gbit'" in net.call("permit", "7", "--rate", "1 Gbit", code=2)
