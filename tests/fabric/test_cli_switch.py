@@ -368,8 +368,14 @@ def test_the_real_shell_knows_the_names_of_the_program(net):
 
 
 def test_an_environment_that_cannot_be_made_is_an_error_in_a_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(shell, "REQUIREMENTS", (str(tmp_path / "no-such-package"),))
-    with pytest.raises(shell.ShellError, match=r"could not be installed .*is the package index within reach"):
+    pip = tmp_path / "pip"
+    pip.write_text("#!/bin/sh\necho 'ERROR: No matching distribution found' >&2\nexit 1\n")
+    maker = tmp_path / "maker"  # a stand-in for an interpreter: it makes an environment whose pip finds nothing
+    maker.write_text(f'#!/bin/sh\nmkdir -p "$3/bin" && cp {pip} "$3/bin/python"\n')
+    for file in (pip, maker):
+        file.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(maker))
+    with pytest.raises(shell.ShellError, match=r"could not be installed .*No matching .*is the package index within reach"):
         shell.prepare(tmp_path / "place")
     assert not (tmp_path / "place").exists()
     (tmp_path / "file").write_text("")
