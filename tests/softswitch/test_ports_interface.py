@@ -12,7 +12,7 @@ from softswitch.ports.base import PortError
 from softswitch.ports.checksum import complete, internet_checksum
 from softswitch.ports.netlink import LinkWatch
 from softswitch.ports.packet_socket import BATCH, InterfaceIO, is_up
-from tests.softswitch.lab import make_lab
+from tests.softswitch.lab import hear, make_lab
 
 pytestmark = pytest.mark.root
 
@@ -50,7 +50,12 @@ def test_frames_pass_in_both_directions_unchanged_and_in_order(lab):
     assert take(io, len(frames)) == frames
     assert io.send(frames) == len(frames)
     assert [host.recv(2048) for _ in frames] == frames
-    # Its own frames do not come back to it.
+    # Neither its own frames nor those that others on this host send through the interface come back to it.
+    with lab.inside():
+        other = hear("s1")
+    other.send(frame(77, 1))
+    other.close()
+    assert host.recv(2048) == frame(77, 1)
     assert io.receive() == []
     assert not io.drops
     io.close()

@@ -202,6 +202,43 @@ def test_packets_wait_by_priority_while_the_outside_is_blocked(switch):
     assert [data[3] for _, data in switch.transmit(7 * MS)] == [7, 3, 1]
 
 
+def test_what_came_during_a_pause_does_not_leave_before_its_end(switch, pipeline):
+    switch.set_rate(2, 1_000_000, now=5 * MS)
+    switch.traffic.set_blocked(2, True, 5 * MS)
+    switch.receive(1, send(2, length=1000), 6 * MS)
+    switch.traffic.set_blocked(2, False, 20 * MS)
+    assert pipeline.seen == [(2, 15_000, 0, 0, 0, 1000, 0, 14_000, 0)]
+    assert switch.next_timer() == 28 * MS
+
+
+def test_a_link_that_becomes_faster_does_not_reorder(switch):
+    switch.set_rate(2, 1_000_000, now=5 * MS)
+    switch.receive(1, send(2, length=1000, tag=1), 5 * MS)
+    switch.set_rate(2, None, now=6 * MS)
+    switch.receive(1, send(2, length=1000, tag=2), 6 * MS)
+    assert switch.transmit(12 * MS) == []
+    assert [data[3] for _, data in switch.transmit(13 * MS)] == [1, 2]
+    switch.receive(1, send(2, tag=3), 13 * MS)
+    assert len(switch.transmit(13 * MS)) == 1
+
+
+def test_what_egress_sends_back_during_a_change_is_not_forgotten(switch, pipeline):
+    """A port that is unblocked runs egress, which may recirculate and clone: the next call of any kind goes on with that."""
+    pipeline.runtime.sessions.items[1] = session((4, 0))
+    again = step(scripted.SEND, 2) + step(scripted.AGAIN) + send(3, length=20)
+    for replaced in (False, True):
+        switch.traffic.set_blocked(2, True, 5 * MS)
+        switch.receive(1, again, 5 * MS)
+        switch.receive(1, step(scripted.SEND, 2) + step(scripted.CLONE, 0, 0, 1) + b"x", 5 * MS)
+        switch.traffic.set_blocked(2, False, 5 * MS)
+        assert switch.next_timer() == 5 * MS
+        if replaced:
+            switch.set_pipeline(ScriptedPipeline())
+        sent = {port for port, _ in switch.transmit(5 * MS)}
+        assert sent == ({2} if replaced else {2, 3, 4})
+    assert drops_by_cause(switch)["program-replaced"] == 1
+
+
 @pytest.mark.parametrize("bad", [511, 1, -1])
 def test_a_port_number_is_free_and_not_the_drop_port(switch, bad):
     with pytest.raises(BadValue):
