@@ -233,7 +233,9 @@ def test_what_egress_sends_back_during_a_change_is_not_forgotten(switch, pipelin
         switch.traffic.set_blocked(2, False, 5 * MS)
         assert switch.next_timer() == 5 * MS
         if replaced:
-            switch.set_pipeline(ScriptedPipeline())
+            fresh = ScriptedPipeline()
+            fresh.runtime.sessions.items[1] = session((4, 0))
+            switch.set_pipeline(fresh)
         sent = {port for port, _ in switch.transmit(5 * MS)}
         assert sent == ({2} if replaced else {2, 3, 4})
     assert drops_by_cause(switch)["program-replaced"] == 1
