@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 
 from softswitch.errors import SwitchError
-from tests.softswitch.targets import CPU_PORT, check_known, eventually, find, short
+from tests.softswitch.targets import CPU_PORT, PORTS, check_known, eventually, find, short
 
 DEVICE = 1
 PATIENCE = 20
@@ -43,9 +43,9 @@ def missing() -> str | None:
 
 
 class Thrift:
-    """The two calls on registers that we need, in Thrift's binary protocol."""
+    """The calls on registers that we need, in Thrift's binary protocol."""
 
-    STOP, I32, I64, STRING, STRUCT = 0, 8, 10, 11, 12
+    STOP, I32, I64, STRING, LIST = 0, 8, 10, 11, 15
 
     def __init__(self, port):
         eventually(lambda: self._connect(port))
@@ -61,7 +61,7 @@ class Thrift:
         self.socket.close()
 
     def call(self, method, *arguments):
-        """Arguments are (type, value); returns the result field as an int, or None for void."""
+        """Arguments are (type, value); returns the numbers that come back."""
         name = f"standard:{method}".encode()
         message = struct.pack(">II", 0x80010001, len(name)) + name + bytes(4)
         for number, (kind, value) in enumerate(arguments, 1):
@@ -78,15 +78,15 @@ class Thrift:
             raise Refused(f"Thrift exception from {method}")
         kind = self._read(1)[0]
         if kind == self.STOP:
-            return None
+            return []
         (field,) = struct.unpack(">h", self._read(2))
         if field != 0:
             self.socket.close()
             raise Refused(f"{method} failed")
-        assert kind == self.I64
-        (value,) = struct.unpack(">q", self._read(8))
+        count = struct.unpack(">BI", self._read(5))[1] if kind == self.LIST else 1
+        values = struct.unpack(f">{count}q", self._read(8 * count))
         assert self._read(1) == b"\0"
-        return value
+        return [value % (1 << 64) for value in values]
 
     def _read(self, size):
         data = b""
@@ -334,6 +334,13 @@ class Bmv2Target:
         (found,) = self._read(entity)
         return found.counter_entry.data.packet_count, found.counter_entry.data.byte_count
 
+    def counters(self, name):
+        """All cells: packets and bytes."""
+        entity = self.p4r.Entity()
+        entity.counter_entry.counter_id = find(self.names["counters"], name).preamble.id
+        cells = sorted((found.counter_entry for found in self._read(entity)), key=lambda found: found.index.index)
+        return [(found.data.packet_count, found.data.byte_count) for found in cells]
+
     def direct_counter(self, table, match, priority=0):
         entity = self.p4r.Entity()
         entity.direct_counter_entry.table_entry.CopyFrom(self._entity(table, match, priority).table_entry)
@@ -356,8 +363,12 @@ class Bmv2Target:
 
     def register(self, name, cell):
         full = find({key: key for key in self.names["registers"]}, name)
-        value = self.thrift.call("bm_register_read", (Thrift.I32, 0), (Thrift.STRING, full), (Thrift.I32, cell))
-        return value % (1 << 64)
+        return self.thrift.call("bm_register_read", (Thrift.I32, 0), (Thrift.STRING, full), (Thrift.I32, cell))[0]
+
+    def registers(self, name):
+        """All cells."""
+        full = find({key: key for key in self.names["registers"]}, name)
+        return self.thrift.call("bm_register_read_all", (Thrift.I32, 0), (Thrift.STRING, full))
 
     def write_register(self, name, cell, value):
         full = find({key: key for key in self.names["registers"]}, name)
@@ -390,7 +401,9 @@ class Bmv2Target:
 
     def send_all(self, packets):
         requests = (self.request(device_id=DEVICE, port=port, packet=data) for port, data in packets)
-        left = [(answer.port, answer.packet) for answer in self.stream(requests, timeout=PATIENCE)]
+        answers = self.stream(requests, timeout=PATIENCE)
+        # This service has every port that a packet is sent to.
+        left = [(answer.port, answer.packet) for answer in answers if answer.port in PORTS]
         assert self.process.poll() is None, f"BMv2 ended with {self.process.returncode}"
         return sorted(left, key=lambda packet: packet[0])
 

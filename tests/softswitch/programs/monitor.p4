@@ -3,7 +3,7 @@
 #include "common.p4"
 
 const bit<16> ETHERTYPE_PROBE = 0x0812;
-const bit<32> PORTS = 16;
+const bit<32> PORTS = 512;
 
 #define MAX_HOPS 6
 
