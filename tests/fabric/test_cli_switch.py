@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from scapy.all import IP, UDP, Ether
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
 from dlcp.cli.main import main
 from dlcp.fabric import shell
