@@ -10,6 +10,7 @@ wanted=(
   "ip|iproute2|no emulated networks; tests that need them are skipped"
   "tc|iproute2|no shaped links; tests that need them are skipped"
   "ethtool|ethtool|offloads of emulated links cannot be switched off"
+  "mnexec|mininet|no emulated networks (dlcp testbed); tests that need them are skipped"
   "ping|iputils-ping|emulated networks are not checked before use"
 )
 

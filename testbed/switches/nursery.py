@@ -1,0 +1,161 @@
+"""The driver's side of the zygote: asks for switch processes, and hears when one has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.lab.errors import LabError
+from testbed.lab.ledger import Ledger
+from testbed.lab.processes import Process
+from testbed.switches.zygote import PACKET
+
+_PATIENCE_S: Final = 30.0
+
+
+class Nursery:
+    """A zygote and its children.
+
+    Args:
+        ledger: Notes every process.
+        environment: Of all of them.
+        log: Receives what the zygote itself says.
+    """
+
+    def __init__(self, ledger: Ledger, environment: Mapping[str, str], log: Path) -> None:
+        self._ledger = ledger
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log = log
+        command = [sys.executable, "-c", "import sys; from testbed.switches.zygote import main; sys.exit(main())"]
+        with theirs, log.open("wb") as output:
+            own = _with_path(environment)
+            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=output, stderr=output, env=own)
+        ledger.add(self._process.pid, "zygote of the switches")
+        self.pids: dict[str, int] = {}
+        """Of the children that run."""
+        self.ended: dict[str, int] = {}
+        """Exit codes of those that have ended by themselves."""
+
+    def start(self, name: str, run: str, arguments: Sequence[str], *, namespaces: int, log: Path) -> int:
+        """Starts a process and returns its pid.
+
+        Args:
+            name: What it is called here.
+            run: ``softswitch`` or ``wires``.
+            arguments: Its command line.
+            namespaces: A process in whose namespaces it runs.
+            log: Receives what it prints.
+
+        Raises:
+            LabError: The zygote has ended.
+        """
+        self.ended.pop(name, None)
+        request = {"name": name, "run": run, "arguments": list(arguments), "namespaces": namespaces, "log": str(log)}
+        try:
+            self._channel.send(json.dumps(request).encode())
+        except OSError:
+            raise self._broken() from None
+        deadline = time.monotonic() + _PATIENCE_S
+        while name not in self.pids:
+            if not self._take(deadline - time.monotonic()):
+                raise LabError(f"{name}: no answer from the zygote of the switches within {_PATIENCE_S:g} s")
+        return self.pids[name]
+
+    def end(self, name: str, signal_number: int, seconds: float = 5.0) -> None:
+        """Sends a signal to a process, and waits until it has ended.
+
+        Raises:
+            LabError: It has not.
+        """
+        self.signal(name, signal_number)
+        if not self.wait_until_ended([name], seconds):
+            raise LabError(f"{name} (process {self.pids[name]}) did not end within {seconds:g} s")
+        self.ended.pop(name, None)
+
+    def signal(self, name: str, number: int) -> None:
+        """Sends a signal to a process, if it runs."""
+        self.poll()
+        pid = self.pids.get(name)
+        if pid is not None:
+            # The zygote reaps and tells at once; the number could be another's only within that moment.
+            process = Process.of(pid)
+            if process is not None:
+                process.signal(number)
+
+    def wait_until_ended(self, names: Sequence[str], seconds: float) -> bool:
+        """Waits until processes have ended, and returns whether they have in time."""
+        deadline = time.monotonic() + seconds
+        while any(name in self.pids for name in names):
+            if not self._take(deadline - time.monotonic()):
+                return False
+        return True
+
+    def poll(self) -> None:
+        """Takes in what the zygote has said meanwhile."""
+        while self._take(0):
+            pass
+
+    def wait_for(self, condition: Callable[[], bool], names: Sequence[str], seconds: float = _PATIENCE_S) -> None:
+        """Waits until something is true, as long as the processes named run.
+
+        Raises:
+            LabError: One has ended, or it takes too long.
+        """
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self._take(0.005)
+            dead = [name for name in names if name in self.ended]
+            if dead:
+                raise LabError(f"{dead[0]} has ended with code {self.ended[dead[0]]}")
+            if time.monotonic() > deadline:
+                raise LabError(f"{', '.join(names)}: not ready after {seconds:g} s")
+
+    def close(self) -> None:
+        """Ends all of them."""
+        self._channel.close()
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _take(self, seconds: float) -> bool:
+        """Takes one message in, if there is one within ``seconds``; returns whether there was."""
+        readable, _, _ = select.select([self._channel], [], [], max(seconds, 0))
+        if not readable:
+            return False
+        packet = self._channel.recv(PACKET)
+        if not packet:
+            raise self._broken()
+        self._note(json.loads(packet))
+        return True
+
+    def _note(self, message: dict[str, Any]) -> None:
+        if "started" in message:
+            self.pids[message["started"]] = message["pid"]
+            self._ledger.add(message["pid"], message["started"])
+        elif self.pids.get(message["ended"]) == message["pid"]:
+            del self.pids[message["ended"]]
+            self.ended[message["ended"]] = message["code"]
+
+    def _broken(self) -> LabError:
+        said = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
+        return LabError(f"the zygote of the switches has ended: {said[-1] if said else 'it said nothing'}")
+
+
+def _with_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """Lets the child find this package, wherever this process found it."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = environment.get("PYTHONPATH", "")
+    return {**environment, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}
+
+
+__all__ = ["Nursery"]
