@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final
 from dlcp.errors import DLCPError
 
 _CLONE_NEWNET: Final = 0x40000000
+_PATIENCE_S: Final = 10.0
 
 
 class HostLacks(DLCPError):
@@ -52,15 +54,22 @@ def make_pair(left: str, right: str) -> None:
         # Without an IPv6 address there are no router solicitations, which would be counted as forwarded packets.
         _ip("link", "set", name, "addrgenmode", "none")
         _ip("link", "set", name, "up")
+    # Until the kernel has noticed the carrier, what is sent is lost without a word.
+    deadline = time.monotonic() + _PATIENCE_S
+    while not all("state UP" in _ip("-o", "link", "show", name) for name in (left, right)):
+        if time.monotonic() > deadline:
+            raise HostLacks(f"the interfaces {left} and {right} do not come up")
+        time.sleep(0.001)
 
 
-def _ip(*arguments: str) -> None:
+def _ip(*arguments: str) -> str:
     try:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False, timeout=30)
     except FileNotFoundError:
         raise HostLacks("the command `ip` is missing; install iproute2") from None
     if done.returncode:
         raise HostLacks(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 class ArrivalCounter:
