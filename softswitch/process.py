@@ -7,6 +7,7 @@ import importlib
 import json
 import logging
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -169,8 +170,9 @@ def _attach(loop: SwitchLoop, args: argparse.Namespace, stack: ExitStack) -> Non
 
 
 def _index(name: str) -> int:
+    # Not from /sys, which may be that of another network namespace.
     try:
-        return int(Path("/sys/class/net", name, "ifindex").read_text())
+        return socket.if_nametoindex(name)
     except OSError:
         return 0
 

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 pytest.importorskip("finsy")
 
 from dlcp.bench.switch.network import ArrivalCounter, HostLacks, make_pair, private_network
+from dlcp.bench.switch.targets import TargetDied, TargetProcess
 from dlcp.bench.switch.traffic import BurstSender, drive, make_frames
 from dlcp.wire.codec import check_ok
 from dlcp.wire.header import HEADER, HEADER_BYTES
@@ -148,3 +151,20 @@ def test_a_network_of_its_own_is_entered_and_left():
         with pytest.raises(HostLacks, match="link add"):
             make_pair("a0", "b0")
     assert namespace() == here
+
+
+@pytest.mark.root
+def test_a_target_that_does_not_start_or_ends_is_told(tmp_path):
+    with private_network(), (tmp_path / "log").open("wb") as log:
+        with TargetProcess("softswitch", {1: "nosuchif"}, 9559, log) as target:
+            with pytest.raises(HostLacks, match="softswitch did not start: softswitch: there is no network interface"):
+                target.wait_until_listening()
+            with pytest.raises(TargetDied, match="ended with exit code 2"):
+                target.check()
+        with TargetProcess("softswitch", {}, 9560, log) as target:
+            target.wait_until_listening()
+            target.check()
+            os.kill(target.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, target.pid, os.WEXITED | os.WNOWAIT)
+            with pytest.raises(TargetDied, match="ended by SIGKILL"):
+                target.check()

@@ -118,7 +118,7 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         HostLacks: No namespaces, or a target does not start.
-        DLCPError: A switch refused its program or entries.
+        DLCPError: A switch refused its program or entries, or ended.
     """
     # Not before they are wanted: they load numpy, and need the extra `p4`.
     from dlcp.bench.numbers import turns
@@ -149,11 +149,13 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
             target.wait_until_listening()
             deploy(target.address, program, where.entities)
             drive(sender, counter, seconds=_WARM_UP_S, window=args.window, burst=_BURST)
+            target.check()
         for index, order in turns(list(names), args.rounds):
             for name in order:
                 target, sender, counter = targets[name]
                 before = target.cpu_seconds()
                 result = drive(sender, counter, seconds=args.seconds, window=args.window, burst=_BURST)
+                target.check()
                 after = target.cpu_seconds()
                 entry = {
                     "round": index,

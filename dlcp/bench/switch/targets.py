@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,10 +13,17 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 from dlcp.bench.switch.network import HostLacks
+from dlcp.errors import DLCPError
 
 BMV2: Final = "simple_switch_grpc"
 CPU_PORT: Final = 510
 _READY_S: Final = 30.0
+_WITH_SYSFS: Final = ("unshare", "--mount", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$0" "$@"')
+"""BMv2 reads in /sys whether its ports are up, and takes those that it does not find for down: /sys must be the namespace's."""
+
+
+class TargetDied(DLCPError):
+    """A target ended while it was measured."""
 
 
 def bmv2_path() -> str | None:
@@ -41,8 +49,8 @@ class TargetProcess:
         if name == "softswitch":
             command = [sys.executable, "-m", "softswitch", "--no-p4", "--device-id", "1", *interfaces, *own]
         else:
-            command = [BMV2, "--no-p4", "--device-id", "1", "--log-level", "off", "--thrift-port", str(grpc + 1000)]
-            command += [*interfaces, "--", *own]
+            command = [*_WITH_SYSFS, BMV2, "--no-p4", "--device-id", "1", "--log-level", "off"]
+            command += ["--thrift-port", str(grpc + 1000), *interfaces, "--", *own]
         self._log = log
         self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         self.pid = self._process.pid
@@ -70,6 +78,17 @@ class TargetProcess:
         said = Path(self._log.name).read_text(errors="replace").strip().splitlines()
         raise HostLacks(f"{self.name} did not start: {said[-1] if said else 'it said nothing'}")
 
+    def check(self) -> None:
+        """Makes sure that it still runs.
+
+        Raises:
+            TargetDied: It does not.
+        """
+        code = self._process.poll()
+        if code is not None:
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            raise TargetDied(f"{self.name} {how} during the measurement")
+
     def cpu_seconds(self) -> tuple[float, float]:
         """Returns the CPU time of all its threads, and of its first thread alone (the softswitch's data plane)."""
         total = first = 0.0
@@ -95,4 +114,4 @@ class TargetProcess:
             self._process.wait(10)
 
 
-__all__ = ["BMV2", "TargetProcess", "bmv2_path"]
+__all__ = ["BMV2", "TargetDied", "TargetProcess", "bmv2_path"]
