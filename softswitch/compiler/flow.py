@@ -19,6 +19,9 @@ Go = Callable[[Node | None], None]
 Emit = Callable[[Writer, Node, "Go[Node]"], None]
 """Adds a node's own source, and calls ``go`` once in every branch of it if it has several successors."""
 
+MAX_STEPS = 1 << 18
+"""Nodes visited in one run of a loop form; beyond that it counts as endless, and the packet is dropped."""
+
 GROWTH = 4
 """How many times a node may be written on average before the loop form is taken."""
 
@@ -144,7 +147,7 @@ class Flow(Generic[Node]):
         numbers = {node: number for number, node in enumerate(self.nodes)}
 
         def go(target: Node | None) -> None:
-            writer.line(f"s = {numbers[target] if target is not None else -1!r}")
+            writer.line("break" if target is None else f"s = {numbers[target]!r}")
 
         def body(number: int) -> None:
             node = self.nodes[number]
@@ -156,8 +159,11 @@ class Flow(Generic[Node]):
                 self.emit(writer, node, go)
 
         writer.line(f"s = {numbers[start]!r}")
-        with writer.block("while s >= 0:"):
+        with writer.block(f"for _ in range({MAX_STEPS!r}):"):
             dispatch(writer, 0, len(self.nodes), body)
+        with writer.block("else:"):
+            writer.line("DROPS['endless-loop'] += 1")
+            writer.line("return None")
 
 
 def dispatch(writer: Writer, low: int, high: int, body: Callable[[int], None]) -> None:

@@ -120,7 +120,7 @@ class ParserCompiler:
 
             dispatch(writer, 0, len(names), body)
         with writer.block("else:"):
-            writer.line("DROPS['parser-loop'] += 1")
+            writer.line("DROPS['endless-parser'] += 1")
             writer.line("return None")
 
     def _state(self, writer: Writer, name: str | None, place: Place, level: int) -> None:

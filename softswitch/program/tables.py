@@ -83,6 +83,8 @@ class TableReader:
             return KeyField(name, "exact", 1, (header, VALID))
         if kind not in MATCH_KINDS:
             source["match_type"].unsupported(f"match type '{kind}'")
+        if isinstance(target.value, dict):
+            target.unsupported("table key that is computed")
         ref = self.expressions.field(target)
         width = 1
         if ref.field != VALID:
