@@ -65,7 +65,9 @@ class Codec:
         if isinstance(entity.action, tuple):
             members = [
                 p4r.ActionProfileAction(
-                    action=self._action(table, path.action), weight=path.weight, watch_port=number_bytes(path.watch_port)
+                    action=self._action(table, path.action),
+                    weight=path.weight,
+                    watch_port=number_bytes(path.watch_port) if path.watch_port else b"",
                 )
                 for path in entity.action
             ]

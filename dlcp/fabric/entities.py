@@ -30,7 +30,8 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One member of a set of paths (P4Runtime 1.4, section 9.2.3): the switch skips it while ``watch_port`` is down."""
+    """One member of a set of paths (P4Runtime 1.4, section 9.2.3): the switch skips it while ``watch_port`` is down;
+    0 watches none."""
 
     action: Action
     watch_port: int

@@ -33,6 +33,18 @@ def ports_towards(topology, entities, host):
     return tuple(path.watch_port for path in members)
 
 
+def test_one_path_of_each_group_is_unwatched_on_bmv2():
+    """BMv2 1.15 dies where all paths of a group watch ports that are down."""
+    contents = LeafSpine(leaves=2, spines=3, hosts_per_leaf=1).build().to_dict()
+    contents["switches"][0]["target"] = "bmv2"
+    topology = Topology.from_dict(contents)
+    intent = Intent(topology, Policy())
+    for switch in topology.switches[:2]:  # the leaves; spines have one way to each host
+        groups = table(intent.entities(switch.name), "paths").values()
+        unwatched = [sum(path.watch_port == 0 for path in paths) for paths in groups]
+        assert unwatched == [1 if switch.target == "bmv2" else 0]
+
+
 @given(networks())
 @settings(max_examples=60)
 def test_every_host_is_reached_from_every_switch_over_exactly_the_next_hops(topology):
