@@ -155,7 +155,8 @@ def main(arguments: list[str] | None = None) -> int:
             batch = frames(random, seeds_for(path))
             feed(pipeline, batch * 20, sent, results)
         seconds = time.monotonic() - start
-        print(f"{path.name}: {sent} frames in {seconds:.0f} s, none raised: {dict(results)}, drops {dict(pipeline.runtime.drops)}")
+        drops = dict(pipeline.runtime.drops)
+        print(f"{path.name}: {sent} frames in {seconds:.0f} s, none raised: {dict(results)}, drops {drops}")
     return 0
 
 
@@ -169,7 +170,8 @@ def seeds_for(path: Path) -> list[bytes]:
     udp = bytes.fromhex("9c419c4200480000")
     header = bytes.fromhex("1018") + bytes(46)
     tcp = bytes.fromhex("9c419c42") + bytes(16)
-    inner = [b"\x08\x00" + ipv4 + udp + header, b"\x86\xdd" + ipv6 + udp + header, b"\x08\x00" + ipv4[:9] + b"\6" + ipv4[10:] + tcp]
+    inner = [b"\x08\x00" + ipv4 + udp + header, b"\x86\xdd" + ipv6 + udp + header]
+    inner.append(b"\x08\x00" + ipv4[:9] + b"\6" + ipv4[10:] + tcp)
     inner += [b"\x81\x00\x00\x07" + item for item in inner] + [b"\x88\xa8\0\5\x81\0\0\7" + item for item in inner]
     return [ethernet + item + bytes(100) for item in inner]
 

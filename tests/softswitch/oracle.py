@@ -53,7 +53,7 @@ def xor16(data: bytes) -> int:
     return value
 
 
-HASHES = {
+HASHES: dict = {
     "crc16": crc16,
     "crc32": zlib.crc32,
     "csum16": csum16,
@@ -81,6 +81,7 @@ class Oracle:
         self.register_width = {item["name"]: item["bitwidth"] for item in program["register_arrays"]}
         self.counters = {item["name"]: [[0, 0] for _ in range(item.get("size", 0))] for item in program["counter_arrays"]}
         self.errors = {name: code for name, code in program["errors"]}
+        self.truncated = 1 << 30
         self.tables: dict[str, list[tuple]] = {}
         self.defaults: dict[str, tuple] = {}
         for pipeline in program["pipelines"]:
@@ -103,7 +104,7 @@ class Oracle:
             return int(header in self.valid or self.headers[header]["metadata"])
         return self.values.get((header, field), 0)
 
-    def set(self, header: str, field: str, value: int) -> None:
+    def put(self, header: str, field: str, value: int) -> None:
         item = self.described(header, field)
         width = item[1]
         value &= (1 << width) - 1
@@ -272,11 +273,11 @@ class Oracle:
         elif op == "set":
             target, source = parameters
             if source["type"] == "lookahead":
-                self.set(*target["value"], self.look(*source["value"]))
+                self.put(*target["value"], self.look(*source["value"]))
             elif self.described(*target["value"])[1] == "*":
                 self.copy_variable(target["value"], source["value"])
             else:
-                self.set(*target["value"], int(self.eval(source)))
+                self.put(*target["value"], int(self.eval(source)))
         elif op == "verify":
             if not self.eval(parameters[0]):
                 raise ParserError(self.eval(parameters[1]))
@@ -310,7 +311,7 @@ class Oracle:
                 self.values[header, item[0]] = int(text[:width] or "0", 2)
                 self.widths[header] = width
             else:
-                self.set(header, item[0], int(text[:width], 2))
+                self.put(header, item[0], int(text[:width], 2))
             text = text[width:]
         self.position += size
         self.mark(header, True)
@@ -354,11 +355,11 @@ class Oracle:
 
     def store(self, target: dict, value: int, data: tuple) -> None:
         if target["type"] == "field":
-            self.set(*target["value"], value)
+            self.put(*target["value"], value)
         elif target["type"] == "stack_field":
             stack, field = target["value"]
             if self.counts[stack]:
-                self.set(self.stacks[stack][self.counts[stack] - 1], field, value)
+                self.put(self.stacks[stack][self.counts[stack] - 1], field, value)
         else:
             node = target["value"]
             while "op" not in node:
@@ -366,7 +367,7 @@ class Oracle:
             assert node["op"] == "access_field"
             header = self.eval(node["left"], data)
             if header is not None:
-                self.set(header[1], self.fields(header[1])[node["right"]][0], value)
+                self.put(header[1], self.fields(header[1])[node["right"]][0], value)
 
     def hash(self, name: str) -> int:
         calculation = self.calculations[name]
@@ -423,8 +424,8 @@ class Oracle:
         elif op in ("push", "pop"):
             self.shift(values[0], number(values[1]) * (1 if op == "push" else -1))
         elif op == "mark_to_drop":
-            self.set(values[0], "egress_spec", self.drop_port)
-            self.set(values[0], "mcast_grp", 0)
+            self.put(values[0], "egress_spec", self.drop_port)
+            self.put(values[0], "mcast_grp", 0)
         elif op == "modify_field_with_hash_based_offset":
             base, size = self.eval(parameters[1], data), self.eval(parameters[3], data)
             self.store(parameters[0], self.hash(values[2]) % (size or 1) + base, data)
@@ -533,26 +534,26 @@ class Oracle:
         self.counts = dict.fromkeys(self.stacks, 0)
         self.length = len(packet)
         self.truncated = 1 << 30
-        self.set("standard_metadata", "ingress_port", port)
-        self.set("standard_metadata", "packet_length", len(packet))
+        self.put("standard_metadata", "ingress_port", port)
+        self.put("standard_metadata", "packet_length", len(packet))
         self.parse(packet)
-        self.set("standard_metadata", "parser_error", self.error)
+        self.put("standard_metadata", "parser_error", self.error)
         wrong = [not self.verify(checksum) for checksum in self.program["checksums"] if checksum["verify"]]
-        self.set("standard_metadata", "checksum_error", int(any(wrong)))
+        self.put("standard_metadata", "checksum_error", int(any(wrong)))
         pipelines = {item["name"]: item for item in self.program["pipelines"]}
         self.run(pipelines["ingress"])
         spec = self.get("standard_metadata", "egress_spec")
         if spec == self.drop_port:
             return None
-        self.set("standard_metadata", "egress_port", spec)
-        self.set("standard_metadata", "egress_spec", self.drop_port + 1)
-        self.set("standard_metadata", "packet_length", self.length)
+        self.put("standard_metadata", "egress_port", spec)
+        self.put("standard_metadata", "egress_spec", self.drop_port + 1)
+        self.put("standard_metadata", "packet_length", self.length)
         self.run(pipelines["egress"])
         if self.get("standard_metadata", "egress_spec") == self.drop_port:
             return None
         for checksum in self.program["checksums"]:
             if checksum["update"] and self.met(checksum) and self.get(checksum["target"][0], VALID):
-                self.set(*checksum["target"], self.hash(checksum["calculation"]))
+                self.put(*checksum["target"], self.hash(checksum["calculation"]))
         text = "".join(self.bits(name) for name in self.program["deparsers"][0]["order"] if name in self.valid)
         data = int(text or "0", 2).to_bytes(len(text) // 8, "big") + packet[self.position :]
         return spec, data[: self.truncated]

@@ -41,7 +41,8 @@ class Maker:
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.types: dict[str, list] = {"standard": STANDARD, "scalars_t": SCALARS + SIGNED + [["rounds", 8, False], ["_pad", 2, False]]}
+        scalars = [*SCALARS, *SIGNED, ["rounds", 8, False], ["_pad", 2, False]]
+        self.types: dict[str, list] = {"standard": STANDARD, "scalars_t": scalars}
         self.headers: dict[str, str] = {"standard_metadata": "standard", "scalars": "scalars_t"}
         self.stacks: dict[str, list[str]] = {}
         self.unions: dict[str, list[str]] = {}
@@ -289,7 +290,8 @@ class Maker:
         ops = [self.parser_op() for _ in range(self.random.randint(1, 3))]
         loops = any(op["op"] == "extract" and op["parameters"][0]["type"] == "stack" for op in ops)
         targets = [*names[number + 1 :], None] + ([names[number]] * 2 if loops else [])
-        key, widths = [], []
+        key: list[dict] = []
+        widths: list[int] = []
         for _ in range(self.random.randint(0, 2)):
             kind = self.random.random()
             if kind < 0.6:
@@ -357,7 +359,7 @@ class Maker:
     # --- control
 
     def table(self, number: int, following: list[str | None], actions: list[dict]) -> dict:
-        key = []
+        key: list[dict] = []
         kinds = self.random.choice([[], ["exact"], ["exact"], ["exact", "exact"], ["lpm"], ["ternary"], ["range"]])
         kinds = kinds + self.random.choice([[], [], ["exact"]])
         for kind in kinds:

@@ -71,8 +71,8 @@ DROP = call("mark_to_drop", header("standard_metadata"))
 class Small:
     """A program under construction; ``json`` is its JSON, ``load`` compiles it.
 
-    The packet is ``a`` (kind: 8 bits, value: 16, note: 8), and if kind is 1 also ``b`` (x: 32).  Metadata: ``m8``, ``m16``, ``m32``,
-    ``m48``, the signed ``i8``.  Tables and conditions are applied in the order in which they are added.
+    The packet is ``a`` (kind: 8 bits, value: 16, note: 8), and if kind is 1 also ``b`` (x: 32).  Metadata: ``m8``, ``m16``,
+    ``m32``, ``m48``, the signed ``i8``.  Tables are applied in the order in which they are added.
     """
 
     def __init__(self) -> None:

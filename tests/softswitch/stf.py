@@ -1,8 +1,8 @@
 """Runs p4c's STF tests on the switch.
 
 An STF file lists table entries, packets and what must come out, in the language of p4c's tools/stf, with the commands and the
-conventions of backends/bmv2/bmv2stf.py: tables, actions and keys may be named by the end of their names, of two priorities the larger
-number wins, and the packets of a port are compared in order.
+conventions of backends/bmv2/bmv2stf.py: tables, actions and keys may be named by the end of their names, of two priorities the
+larger number wins, and the packets of a port are compared in order.
 """
 
 from __future__ import annotations
@@ -297,7 +297,6 @@ def _masked(text: str) -> tuple[int, int]:
     digits = text[2:]
     most = {16: "f", 2: "1", 8: "7"}[base]
     mask = "".join("0" if digit == "*" else most for digit in digits)
-    # bmv2stf.py fills the mask of a number without don't-care digits up to the key's width.
     value = int(digits.replace("*", "0"), base)
     return value, int(mask, base)
 
@@ -312,9 +311,9 @@ def same(pattern: str, data: bytes) -> bool:
     return all(want in ("*", have) for want, have in zip(pattern, text, strict=False))
 
 
-def compile_p4(compiler: str, source: Path, output: Path, include: Path | None = None) -> str | None:
+def compile_p4(compiler: str, source: Path, output: Path, include: Path | None = None, *options: str) -> str | None:
     """Compiles a program; the compiler's complaint if it refuses."""
-    command = [compiler, "--std", "p4-16", "-o", str(output), str(source)]
+    command = [compiler, *options, "--std", "p4-16", "-o", str(output), str(source)]
     if include is not None:
         command[1:1] = ["-I", str(include)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

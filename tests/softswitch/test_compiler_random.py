@@ -56,6 +56,7 @@ def run(pipeline: Pipeline, packet: bytes, port: int) -> tuple[int, bytes] | Non
     assert isinstance(result, tuple)
     egress_port, priority, phv = result
     data = pipeline.egress(phv, egress_port, 0, 0, priority=priority)
+    assert data is None or isinstance(data, bytes)
     return None if data is None else (egress_port, data)
 
 

@@ -50,9 +50,7 @@ def rich() -> Small:
             "input": [field("a", "kind"), {"type": "hexstr", "value": "0x5", "bitwidth": 8}, {"type": "payload", "value": None}],
         }
     )
-    program.json["learn_lists"].append(
-        {"name": "news", "id": 1, "elements": [{"type": "field", "value": ["a", "value"]}, {"type": "field", "value": ["b", "x"]}]}
-    )
+    program.json["learn_lists"].append({"name": "news", "id": 1, "elements": [field("a", "value"), field("b", "x")]})
     program.json["field_lists"].append({"name": "kept", "id": 1, "elements": [{"type": "field", "value": ["scalars", "m16"]}]})
     program.json["checksums"].append(
         {
