@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -72,9 +73,10 @@ class Report:
             self._progress.start()
 
     def write(self, event: str, **values: Any) -> None:
-        """Writes one JSON line; what JSON has no number for becomes null."""
+        """Writes one JSON line, with the monotonic clock as ``t``; what JSON has no number for becomes null."""
         if self._file is not None:
-            json.dump(_clean({"event": event, "rank": self._rank, **values}), self._file, allow_nan=False)
+            line = {"event": event, "rank": self._rank, "t": time.monotonic(), **values}
+            json.dump(_clean(line), self._file, allow_nan=False)
             self._file.write("\n")
             self._file.flush()
 
@@ -85,10 +87,10 @@ class Report:
                 self._progress.remove_task(self._task)
             self._task = self._progress.add_task(f"epoch {epoch}", total=steps, loss=math.nan)
 
-    def step(self, epoch: int, step: int, loss: float, seconds: float) -> None:
-        """Reports a step of training."""
+    def step(self, epoch: int, step: int, loss: float, seconds: float, **more: Any) -> None:
+        """Reports a step of training; ``more`` goes into the JSON line."""
         self._steps += 1
-        self.write("step", epoch=epoch, step=step, loss=loss, step_s=seconds)
+        self.write("step", epoch=epoch, step=step, loss=loss, step_s=seconds, **more)
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, advance=1, loss=loss)
         if self._writer is not None:

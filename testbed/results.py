@@ -21,11 +21,14 @@ In the files of ranks ``t`` is the machine's monotonic clock (``time.monotonic()
     start        options, world, gradient_bytes, steps_per_epoch
     training     the first step begins
     step         step, epoch, loss (this rank's), step_s, clock_s (when it ended)
-    evaluation   step (number of steps done), clock_s, accuracy, test_loss, seconds; and residual_l1, residual_elements over DLCP
-    bucket       number, elements, bytes, begin_s and end_s (monotonic): a gradient bucket's all-reduce; class, over DLCP
+    evaluation   rank 0: step (number of steps done), clock_s, accuracy, test_loss, seconds
+    residual     over DLCP: step, clock_s, l1, elements: what this rank owes
+    bucket       number, bytes, begin_s and end_s (monotonic): the reduction of a gradient bucket, or with pipelined of a part of
+                 one; over DLCP also class (of most of what is sent), and number is that of the call, as in messages
     message      over DLCP: operation, phase, part, peer, bytes, packets, class (of most of its packets), lost (packets),
                  begin_s and end_s (monotonic): from its submission until its receiver acknowledged it for good
-    epoch        accuracy, test_loss, train_loss, metrics (see DLCPState.metrics), packets (see :class:`Packets`)
+    epoch        train_loss, metrics (see DLCPState.metrics), packets (see :class:`Packets`)
+    trouble      peer, what, at_s: the transport heard nothing from a peer, or that it gave up
     end          epochs
 """
 

@@ -23,6 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from dlcp.collectives.collective import Collective
 from dlcp.collectives.elements import item_bytes, wire_type
 from dlcp.collectives.link import Link
+from dlcp.collectives.observer import Observer
 from dlcp.collectives.operation import Operation
 from dlcp.collectives.plain import Barrier, Broadcast
 from dlcp.collectives.plan import Plan
@@ -174,7 +175,7 @@ class Communicator:
             raise ValueError(f"op is {op!r}; mean and sum are known")
         output = np.empty_like(flat) if out is None else _flat(out, "out")
         _check_output(flat, output, may_be_input=self.policy.loss.push == 0)
-        handle = Operation(f"all-reduce of {flat.size} elements")
+        handle = Operation(f"all-reduce of {flat.size} elements", flat.nbytes)
         common: dict[str, Any] = {
             "array": flat,
             "output": output,
@@ -225,7 +226,7 @@ class Communicator:
             raise ValueError("array is read-only")
         data = flat.view(np.uint8)
         plan = Plan(data.size, WireType.UINT8, self.stride, self.policy.wire.message_bytes, 1)
-        handle = Operation(f"broadcast of {data.size} bytes from rank {root}")
+        handle = Operation(f"broadcast of {data.size} bytes from rank {root}", data.nbytes)
         with self._lock:
             number = self._next_number(handle)
             self._start(
@@ -255,6 +256,14 @@ class Communicator:
     def metrics(self) -> dict[str, Any]:
         """Returns counters: ``transport`` (packets by verdict, messages by fate), ``udp``, ``faults``, ``peers``."""
         return self._link.metrics()
+
+    def observe(self, observer: Observer | None) -> None:
+        """Shows an observer what happens from now on, in place of the one before; None ends that."""
+
+        def replace(now: int) -> None:
+            self._link.engine.observer = observer
+
+        self._link.thread.call(replace)
 
     def close(self) -> None:
         """Leaves in good order.  May be repeated.

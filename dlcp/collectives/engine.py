@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dlcp.collectives.claims import CLAIM_AFTER, Claims
 from dlcp.collectives.collective import Collective
 from dlcp.collectives.farewell import Farewell, farewell, reported, typed
+from dlcp.collectives.observer import Observer
 from dlcp.errors import ClosedError, DLCPError, MismatchError, OperationTimeoutError, PeerLostError, RemoteError
 from dlcp.policy import Policy
 from dlcp.transport.core import MILLISECOND, SECOND
@@ -62,6 +63,7 @@ class Engine:
         serve: Makes the collective for an operation that a peer starts, at a parameter server; None: operations are only started
             locally.
         left: Peers that have closed in good order.
+        observer: Is shown what happens.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Engine:
         self.stride = endpoint.stride
         self.serve: Callable[[MessageReceived], Collective | None] | None = None
         self.left: set[int] = set()
+        self.observer: Observer | None = None
         self._on_reached = on_reached
         self._last_words = last_words
         self._watchers: list[tuple[Callable[[], bool], Callable[[], None]]] = []
@@ -101,6 +104,8 @@ class Engine:
             collective.handle.finish(None, self._error)
             return
         number = collective.number
+        if self.observer is not None:
+            self.observer.started(number, collective.handle, now)
         collective.handle.runs_in(threading.get_ident())
         self._running[number] = collective
         self._deadlines[number] = now + int(self.policy.timeouts.operation_s * SECOND)
@@ -117,6 +122,8 @@ class Engine:
     def send(self, peer: int, message: int, payload: NDArray[np.uint8], *, tags: NDArray[np.uint8], bound: int, now: int) -> None:
         """See :meth:`Endpoint.send`; nothing leaves after a failure."""
         if self._error is None:
+            if self.observer is not None:
+                self.observer.sending(peer, message, payload.size, tags, now)
             self.endpoint.send(peer, message, payload, tags=tags, bound=bound, now=now)
 
     def expect(self, peer: int, message: int, length: int, *, buffer: NDArray[np.uint8] | None = None, now: int) -> None:
@@ -259,6 +266,8 @@ class Engine:
 
     def _dispatch(self, now: int) -> None:
         for event in self.endpoint.events():
+            if self.observer is not None:
+                self.observer.happened(event, now)
             try:
                 self._on_event(event, now)
             except Exception as error:

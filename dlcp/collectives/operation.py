@@ -37,10 +37,16 @@ class Reduction:
 
 
 class Operation:
-    """A collective in progress; all methods may be called from any thread."""
+    """A collective in progress; all methods may be called from any thread.
 
-    def __init__(self, description: str) -> None:
+    Args:
+        description: What it is, in words.
+        size: Bytes of the array that it is about.
+    """
+
+    def __init__(self, description: str, size: int = 0) -> None:
         self.description = description
+        self.size = size
         self._finished = threading.Event()
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Operation], None]] = []

@@ -170,3 +170,33 @@ def test_percentiles_and_reports(tmp_path):
     step, epoch, other = lines(tmp_path / "a" / "x.jsonl", 0)
     assert step["loss"] is None and epoch["metrics"] == {"hook": {"lost": 3}} and other["array"] == [1, 2]
     assert list((tmp_path / "board").glob("events*"))
+
+
+@pytest.mark.parametrize("comm", ["gloo", "gloo-fp16", "powersgd", "postlocalsgd", "dlcp", "pipelined"])
+def test_what_a_trace_says(tmp_path, comm):
+    log = tmp_path / "run.jsonl"
+    arguments = ["--comm", comm, "--width", "8", "--batch-size", "64", "--epochs", "2", "--json-log", str(log), "--trace"]
+    run_ranks(trained, [*arguments, "--eval-every", "8"])
+    events = lines(log, 0)
+    steps = [event for event in events if event["event"] == "step"]
+    assert len(steps) == 22
+    (begun,) = [event["t"] for event in events if event["event"] == "training"]
+    evaluations = [event for event in events if event["event"] == "evaluation"]
+    assert [event["step"] for event in evaluations] == [8, 16, 22] and all(0 < e["accuracy"] < 1 for e in evaluations)
+    clocks = [event["clock_s"] for event in (*steps, *evaluations)]
+    assert sorted(step["clock_s"] for step in steps) == [step["clock_s"] for step in steps] and min(clocks) > 0
+    # The clock stands still during evaluations.
+    stopped = sum(event["seconds"] for event in evaluations[:-1])
+    assert steps[-1]["clock_s"] <= steps[-1]["t"] - begun - stopped + 1e-3
+    assert not any(event["event"] == "evaluation" for event in lines(log, 1))
+    buckets = [event for event in events if event["event"] == "bucket"]
+    assert len(buckets) >= len(steps) and all(begun <= b["begin_s"] < b["end_s"] and b["bytes"] > 0 for b in buckets)
+    messages = [event for event in events if event["event"] == "message"]
+    assert bool(messages) == (comm in ("dlcp", "pipelined"))
+    if messages:
+        assert {event["peer"] for event in messages} == {1} and {event["phase"] for event in messages} == {"push", "pull"}
+        assert all(event["begin_s"] < event["end_s"] and 0 <= event["class"] < 7 for event in messages)
+        (packets,) = [event["packets"] for event in events if event["event"] == "epoch" and event["epoch"] == 1]
+        assert sum(row["protected"] + row["droppable"] for row in packets.values()) == sum(m["packets"] for m in messages)
+        residuals = [event for rank in range(2) for event in lines(log, rank) if event["event"] == "residual"]
+        assert [event["step"] for event in residuals] == [8, 16, 22] * 2
