@@ -2,7 +2,7 @@
 
 A request is a JSON object on a line, and so is its answer: ``{"ok": ...}``, or ``{"error": "..."}``.
 
-    {"do": "statistics"}                                        answers what --stats writes
+    {"do": "statistics"}                                        answers what --stats writes, and start_ns (monotonic clock)
     {"do": "link", "port": 2, "rate_bps": 10000000}             rate_bps, delay_ns, loss, loss_in; what is left out stays
 
 Only who may open the socket, which is the user who started the switch, can ask.
@@ -100,7 +100,7 @@ class ControlSocket:
         verb = request.get("do") if isinstance(request, dict) else None
         loop = self._loop
         if verb == "statistics":
-            return loop.call(lambda: statistics(loop.switch, loop.switch.clock()))
+            return loop.call(lambda: {**statistics(loop.switch, loop.switch.clock()), "start_ns": loop.switch.start})
         if verb == "link":
             port, options = _link(request)
             loop.call(lambda: loop.switch.set_link(port, **options))

@@ -22,7 +22,7 @@ from testbed.lab.plan import WIRES, PortPlan, check, interface, make_plan
 from testbed.lab.processes import MARK
 from testbed.lab.reach import wait_until_reachable
 from testbed.switches import make_switches, switches_delay
-from testbed.switches.base import Context, ask
+from testbed.switches.base import Context, Switches, TraceFile, ask
 from testbed.switches.nursery import Nursery
 
 ALL: Final = "all"
@@ -99,6 +99,7 @@ class Lab:
         self._stack = ExitStack()
         self._lock = threading.RLock()
         self._popen: list[subprocess.Popen[Any]] = []
+        self._running: Switches | None = None
 
     # Up and down
 
@@ -139,7 +140,7 @@ class Lab:
         self._notify("switches")
         if self.plan.wires and nursery is not None:
             self._start_wires(nursery, folder)
-        self.switches = make_switches(self.target, context, nursery)
+        self._running = make_switches(self.target, context, nursery)
         self._stack.callback(self.switches.stop)
         self.switches.start()
         self._notify("checking")
@@ -194,6 +195,17 @@ class Lab:
                 process.poll()
             self._popen.clear()
             self.hosts.clear()
+
+    @property
+    def switches(self) -> Switches:
+        """The switches.
+
+        Raises:
+            LabError: The network was never up.
+        """
+        if self._running is None:
+            raise LabError("the network is not up")
+        return self._running
 
     # Hosts
 
@@ -330,9 +342,14 @@ class Lab:
         self.switches.check()
 
     @property
+    def trace_files(self) -> list[TraceFile]:
+        """Queue depths over time, one file for each start of a switch, where the switches write them; also after the end."""
+        return self._running.traces if self._running is not None else []
+
+    @property
     def traces(self) -> list[Path]:
-        """Files with queue depths over time, one for each start of a switch, where the switches write them."""
-        return [path for path in self.switches.traces if path.exists()]
+        """The same, just the files."""
+        return [trace.path for trace in self.trace_files]
 
 
 __all__ = ["ALL", "HostNode", "Lab"]

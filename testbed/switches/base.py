@@ -43,6 +43,23 @@ class Context:
     notify: Callable[[str], object] = lambda text: None
 
 
+@dataclass(frozen=True)
+class TraceFile:
+    """Queue depths of one switch over time, as ``softswitch --trace`` writes them.
+
+    Attributes:
+        switch: Its name.
+        path: The file.
+        started_s: Its time 0, by the monotonic clock.
+        ports: Number of a port to the node at its other end.
+    """
+
+    switch: str
+    path: Path
+    started_s: float
+    ports: dict[str, str]
+
+
 class Switches(ABC):
     """All switches of a network; they are of one kind."""
 
@@ -81,7 +98,7 @@ class Switches(ABC):
         """Returns what each switch has counted, by its name: at least ``ports``, by number."""
 
     @property
-    def traces(self) -> list[Path]:
+    def traces(self) -> list[TraceFile]:
         """Files with queue depths over time, where the switches write them."""
         return []
 
@@ -113,4 +130,4 @@ def ask(path: Path, request: Mapping[str, Any]) -> Any:
     return answer["ok"]
 
 
-__all__ = ["Context", "Switches", "ask"]
+__all__ = ["Context", "Switches", "TraceFile", "ask"]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from testbed.lab.errors import LabError
 from testbed.lab.plan import PortPlan
-from testbed.switches.base import Context, Switches, ask
+from testbed.switches.base import Context, Switches, TraceFile, ask
 from testbed.switches.deploy import counters, deploy
 from testbed.switches.nursery import Nursery
 
@@ -28,6 +28,7 @@ class Softswitches(Switches):
         self._names = list(context.plan.ports)
         self._losses: dict[tuple[str, int], float] = {}
         self._rates: dict[tuple[str, int], int] = {}
+        self._traces: list[TraceFile] = []
         self._starts: dict[str, int] = dict.fromkeys(self._names, 0)
 
     def start(self) -> None:
@@ -75,6 +76,10 @@ class Softswitches(Switches):
             self._nursery.wait_for(lambda: all(path.exists() for path in sockets.values()), names)
         except LabError as error:
             raise LabError(f"{error}; {self._last_words(names)}") from error
+        for name in names:
+            started = ask(self._socket(name, "control"), {"do": "statistics"})["start_ns"] / 1e9
+            ports = {str(port.number): port.peer for port in self.context.plan.ports[name]}
+            self._traces.append(TraceFile(name, self._trace(name, self._starts[name]), started, ports))
         topology, policy = self.context.plan.topology, self.context.policy
         deploy(topology, policy, sockets, lambda switch, stage: self.context.notify(f"{switch}: {stage}"))
 
@@ -118,9 +123,9 @@ class Softswitches(Switches):
         return found
 
     @property
-    def traces(self) -> list[Path]:
+    def traces(self) -> list[TraceFile]:
         """The files that ``--trace`` writes, one for each start of a switch, in order."""
-        return [self._trace(name, number) for name in self._names for number in range(1, self._starts[name] + 1)]
+        return list(self._traces)
 
     def check(self) -> None:
         """Makes sure that all still run."""

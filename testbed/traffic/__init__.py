@@ -1,0 +1,1 @@
+"""What shares the network with a job: TCP flows, constant rates, bursts and incasts; see :mod:`testbed.traffic.cross`."""
