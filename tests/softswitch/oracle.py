@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import zlib
+from typing import Any
 
 VALID = "$valid$"
 OPS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_, "|": operator.or_, "^": operator.xor}
@@ -104,7 +105,9 @@ class Oracle:
             return int(header in self.valid or self.headers[header]["metadata"])
         return self.values.get((header, field), 0)
 
-    def put(self, header: str, field: str, value: int) -> None:
+    def put(self, *parts: Any) -> None:
+        """Sets a field: header, name, value."""
+        header, field, value = parts
         item = self.described(header, field)
         width = item[1]
         value &= (1 << width) - 1
