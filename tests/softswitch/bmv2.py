@@ -344,8 +344,11 @@ class Bmv2Target:
     def direct_counter(self, table, match, priority=0):
         entity = self.p4r.Entity()
         entity.direct_counter_entry.table_entry.CopyFrom(self._entity(table, match, priority).table_entry)
-        (found,) = self._read(entity)
-        return found.direct_counter_entry.data.packet_count, found.direct_counter_entry.data.byte_count
+        # An entry that matches everything reads as a wildcard.
+        wanted = entity.direct_counter_entry.table_entry
+        answers = [found.direct_counter_entry for found in self._read(entity)]
+        (found,) = [answer for answer in answers if list(answer.table_entry.match) == list(wanted.match)]
+        return found.data.packet_count, found.data.byte_count
 
     def meter(self, name, cell, cir, cburst, pir, pburst):
         entity = self.p4r.Entity()
@@ -375,20 +378,19 @@ class Bmv2Target:
         self.thrift.call("bm_register_write", (Thrift.I32, 0), (Thrift.STRING, full), (Thrift.I32, cell), (Thrift.I64, value))
 
     def digests(self, name, count):
-        """The next ``count`` digests."""
+        """The next ``count`` different digests: BMv2 does not send again what was not acknowledged yet."""
         digest = find(self.names["digests"], name)
-        result = []
+        result = {}
         while len(result) < count:
             message = self.digest_lists.get(timeout=PATIENCE)
             assert message.digest_id == digest.preamble.id
             for data in message.data:
-                result.append(tuple(int.from_bytes(member.bitstring) for member in data.struct.members))
+                result[tuple(int.from_bytes(member.bitstring) for member in data.struct.members)] = None
             acknowledge = self.p4r.StreamMessageRequest()
             acknowledge.digest_ack.digest_id = message.digest_id
             acknowledge.digest_ack.list_id = message.list_id
             self.outgoing.put(acknowledge)
-        assert len(result) == count
-        return result
+        return list(result)
 
     # packets
 
