@@ -1,7 +1,7 @@
 """What happens to the network or the job at set times: links that fail, lose or change their rate, switches and ranks that die.
 
-Times count from the first training step.  An event that cannot be carried out is noted with its error, and the run goes on: what it
-was to show will be missing, and the notes say why.
+Times count from the first training step.  An event that cannot be carried out is noted with its error, and the run goes on: what
+it was to show will be missing, and the notes say why.
 """
 
 from __future__ import annotations

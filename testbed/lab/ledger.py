@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.lab.errors import LabError
+from testbed.lab.privileges import outer_uid
 from testbed.lab.processes import Process, boot, end, marked, wait
 
 STATE: Final = "DLCP_TESTBED_STATE"
@@ -43,7 +44,7 @@ def folder() -> Path:
     elif runtime and os.access(runtime, os.W_OK):
         place = Path(runtime) / "dlcp-testbed"
     else:
-        place = Path(f"/tmp/dlcp-testbed-{os.getuid()}")
+        place = Path(f"/tmp/dlcp-testbed-{outer_uid()}")
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = place.lstat()

@@ -21,12 +21,12 @@ from testbed.lab.ledger import Ledger, Remains, clean_up
 from testbed.lab.plan import WIRES, PortPlan, check, interface, make_plan
 from testbed.lab.processes import MARK
 from testbed.lab.reach import wait_until_reachable
-from testbed.switches import make_switches, switches_delay
+from testbed.lab.signals import uninterrupted
+from testbed.switches import make_switches, switches_delay, warm_up
 from testbed.switches.base import Context, Switches, TraceFile, ask
 from testbed.switches.nursery import Nursery
 
 ALL: Final = "all"
-INTERFACE: Final = interface(0)
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ class Lab:
         self.ledger = Ledger.open(self.run_dir)
         self._stack.callback(self.ledger.close)
         self.environment = {**os.environ, MARK: self.ledger.run}
-        needs_nursery = self.target == "softswitch" or bool(self.plan.wires)
         nursery: Nursery | None = None
-        if needs_nursery:
+        warm_up(self.target)
+        if self.target == "softswitch" or self.plan.wires:
             # It loads while the nodes are made.
             nursery = Nursery(self.ledger, self.environment, folder / "zygote.log")
             self._stack.callback(nursery.close)
@@ -148,20 +148,16 @@ class Lab:
 
     def _make_nodes(self) -> dict[str, int]:
         # Only now: Mininet is an extra.
-        from testbed.lab.nodes import Cable, LabNode, make_network, stop_network
+        from testbed.lab.nodes import Cable, LabNode, add_nodes, make_network, stop_network
 
         self.mininet = make_network()
-        self._stack.callback(stop_network, self.mininet)
-        pids = {}
-        for host in self.topology.hosts:
-            node = self.mininet.addHost(host.name, environment=self.environment, ip=self.topology.addresses[host.name])
-            pids[host.name] = self._note(node)
-        for switch in self.topology.switches:
-            pids[switch.name] = self._note(self.mininet.addSwitch(switch.name, environment=self.environment))
+        wires: list[LabNode] = []
+        self._stack.callback(stop_network, self.mininet, wires)
         if self.plan.wires:
-            node = LabNode(WIRES, environment=self.environment)
-            self._stack.callback(node.terminate)
-            pids[WIRES] = self._note(node)
+            wires.append(LabNode(WIRES, self.environment))
+        switches = [switch.name for switch in self.topology.switches]
+        add_nodes(self.mininet, self.topology.addresses, switches, self.environment)
+        pids = {node.name: self._note(node) for node in (*self.mininet.hosts, *self.mininet.switches, *wires)}
         for index, link in enumerate(self.topology.links):
             there, back = self.topology.graph.arcs[2 * index], self.topology.graph.arcs[2 * index + 1]
             names = {"intfName1": interface(there.port), "intfName2": interface(back.port)}
@@ -189,10 +185,10 @@ class Lab:
 
     def close(self) -> None:
         """Takes everything down; may be repeated."""
-        with self._lock:
+        with self._lock, uninterrupted():
             self._stack.close()
             for process in self._popen:
-                process.poll()
+                process.poll()  # reaps
             self._popen.clear()
             self.hosts.clear()
 
@@ -226,7 +222,8 @@ class Lab:
             argv: Its command line.
             how: What ``subprocess.Popen`` takes; ``env`` is added to this process's environment.
         """
-        environment = {**self.environment, "GLOO_SOCKET_IFNAME": INTERFACE, **how.pop("env", {})}
+        own = {"GLOO_SOCKET_IFNAME": self.hosts[host].interface} if host in self.hosts else {}
+        environment = {**self.environment, **own, **how.pop("env", {})}
         process = subprocess.Popen(namespaces.inside(self._pids[host], argv), env=environment, **how)
         self.ledger.add(process.pid, f"{host}: {' '.join(argv)[:80]}")
         self._popen.append(process)

@@ -11,14 +11,17 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 from mininet.link import Intf, Link
 from mininet.net import Mininet
 from mininet.node import Node
 
 from testbed.lab.errors import HostLacks
+
+_AT_ONCE: Final = 8
 
 
 class LabNode(Node):
@@ -91,13 +94,30 @@ def make_network() -> Any:
     return Mininet(controller=None, switch=LabNode, host=LabNode, link=Cable, intf=LabInterface, build=False)
 
 
-def stop_network(network: Any) -> None:
-    """Ends all nodes."""
-    nodes = [*network.hosts, *network.switches]
+def add_nodes(network: Any, hosts: Mapping[str, str], switches: Sequence[str], environment: dict[str, str]) -> None:
+    """Adds hosts (name to address) and switches, several at a time: most of what that takes is waiting for shells.
+
+    ``Mininet.addHost`` does no more than this, one after the other.
+    """
+    kinds = [(name, {"ip": address}) for name, address in hosts.items()] + [(name, {}) for name in switches]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        started = [pool.submit(LabNode, name, environment, **parameters) for name, parameters in kinds]
+    # Those that were started are registered, and so ended later, even if another one failed.
+    for (name, parameters), future in zip(kinds, started, strict=True):
+        if future.exception() is None:
+            (network.hosts if parameters else network.switches).append(future.result())
+            network.nameToNode[name] = future.result()
+    for future in started:
+        future.result()
+
+
+def stop_network(network: Any, others: Sequence[LabNode] = ()) -> None:
+    """Ends all nodes, and others that are not in the network."""
+    nodes = [*network.hosts, *network.switches, *others]
     for node in nodes:
         node.kill()
     for node in nodes:
         node.terminate()
 
 
-__all__ = ["Cable", "LabInterface", "LabNode", "make_network", "stop_network"]
+__all__ = ["Cable", "LabInterface", "LabNode", "add_nodes", "make_network", "stop_network"]

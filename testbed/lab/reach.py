@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from testbed.lab.network import Lab
 
 _PATIENCE_S: Final = 10.0
+_FIRST_WAIT_S: Final = 0.2
+"""How long the first answer is waited for; it doubles, for networks with long delays or losses."""
 
 
 def wait_until_reachable(lab: Lab) -> None:
@@ -23,11 +25,12 @@ def wait_until_reachable(lab: Lab) -> None:
     names = list(lab.hosts)
     waiting = {(name, names[(index + 1) % len(names)]) for index, name in enumerate(names)} if len(names) > 1 else set()
     deadline = time.monotonic() + _PATIENCE_S
+    wait_s = _FIRST_WAIT_S
     while waiting:
+        question = ["ping", "-q", "-n", "-c", "1", "-W", f"{wait_s:g}"]
+        wait_s = min(2 * wait_s, _PATIENCE_S)
         started = {
-            pair: namespaces.start(
-                namespaces.inside(lab.hosts[pair[0]].pid, ["ping", "-q", "-n", "-c", "1", "-W", "1", lab.hosts[pair[1]].address])
-            )
+            pair: namespaces.start(namespaces.inside(lab.hosts[pair[0]].pid, [*question, lab.hosts[pair[1]].address]))
             for pair in sorted(waiting)
         }
         for pair, process in started.items():

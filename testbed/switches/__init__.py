@@ -14,6 +14,14 @@ def switches_delay(target: str) -> bool:
     return target == "softswitch"
 
 
+def warm_up(target: str) -> None:
+    """Begins to load what a kind of switches will need."""
+    if target in ("softswitch", "bmv2"):
+        from testbed.switches.deploy import warm_up as load
+
+        load()
+
+
 def make_switches(target: str, context: Context, nursery: Nursery | None) -> Switches:
     """Returns the switches of a network, not started yet; ``nursery`` is needed for ``softswitch``.
 
@@ -40,4 +48,4 @@ def make_switches(target: str, context: Context, nursery: Nursery | None) -> Swi
     raise ValueError(f"there are no {target!r} switches")
 
 
-__all__ = ["make_switches", "switches_delay"]
+__all__ = ["make_switches", "switches_delay", "warm_up"]

@@ -70,9 +70,6 @@ class Switches(ABC):
     def __init__(self, context: Context) -> None:
         self.context = context
 
-    def prepare(self) -> None:  # noqa: B027  most have nothing to prepare
-        """Begins with what takes time and needs no network yet."""
-
     @abstractmethod
     def start(self) -> None:
         """Starts all switches; they forward when it returns.

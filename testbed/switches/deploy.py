@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,6 +16,17 @@ from testbed.lab.errors import LabError
 
 T = TypeVar("T")
 ELECTION: Final = 1 << 64 | 1
+
+
+def warm_up() -> None:
+    """Begins to load what deployments need, in a thread: that takes half a second, in which others can build a network."""
+
+    def load() -> None:
+        # What is missing is said by whoever needs it.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("dlcp.fabric.deploy")
+
+    threading.Thread(target=load, name="warm-up", daemon=True).start()
 
 
 def deploy(
@@ -92,4 +106,4 @@ def _first(group: BaseExceptionGroup[Any]) -> BaseException:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-__all__ = ["counters", "deploy"]
+__all__ = ["counters", "deploy", "warm_up"]
