@@ -76,7 +76,14 @@ def default_loader(device: Device) -> Loader:
         # Only now: a server whose programs never change should not wait for the compiler.
         from softswitch.pipeline import Pipeline
 
-        return Pipeline.load(text, drop_port=device.switch.drop_port, cpu_port=device.switch.cpu_port, seed=device.device_id)
+        switch = device.switch
+        return Pipeline.load(
+            text,
+            drop_port=switch.drop_port,
+            cpu_port=switch.cpu_port,
+            seed=device.device_id,
+            clock=lambda: switch.clock() - switch.start,
+        )
 
     return load
 

@@ -7,6 +7,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
+from softswitch.switch import Switch
 from tests.softswitch.build_programs import PROGRAMS, names
 from tests.softswitch.targets import CPU_PORT, SoftswitchTarget
 
@@ -90,6 +91,21 @@ class TestLearning:
         assert entry.last_hit == target.now // 1000
         assert table.idle(target.now // 1000 + 4_999_999) == []
         assert table.idle(target.now // 1000 + 5_000_000) == [entry]
+
+    def test_a_server_gives_programs_the_clock_of_their_switch(self):
+        pytest.importorskip("finsy", reason="needs the extra p4")
+        from softswitch.server import InMemoryDevice
+        from softswitch.server.server import default_loader
+
+        switch = Switch(start=7_000_000_000, clock=lambda: 7_005_000_000)
+        switch.add_port(1)
+        pipeline = default_loader(InMemoryDevice(switch=switch))((PROGRAMS / "learning.json").read_bytes())
+        switch.set_pipeline(pipeline)
+        table = pipeline.runtime.tables["ingress.sources"]
+        entry = table.insert((A,), 0, table.default, idle_timeout_ns=1_000_000)
+        assert entry.last_hit == 5000
+        switch.receive(1, frame(), 7_006_000_000)
+        assert entry.last_hit == 6000
 
 
 class TestPolicer:
