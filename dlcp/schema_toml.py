@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlcp.schema import Record
@@ -17,7 +17,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def scalar(value: object) -> str:
-    """Writes one value; lists may be nested.
+    """Writes one value; lists and tables may be nested.
 
     Raises:
         TypeError: TOML has no such value.
@@ -31,6 +31,8 @@ def scalar(value: object) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
         return "[" + ", ".join(map(scalar, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {scalar(inner)}" for key, inner in value.items()) + "}"
     raise TypeError(f"{type(value).__name__} cannot be written as TOML")
 
 

@@ -68,6 +68,7 @@ class Training:
     algorithm: str = setting(Choice(("sharded", "ring")), default="sharded", doc="How dlcp reduces; gloo has a ring of its own.")
     bucket_mb: float = setting(Number(0, 1024, "MB", above=True), default=1.0, doc="Size of DDP's buckets.")
     accuracy: float = setting(Number(0, 1), default=0.9, doc="Accuracy on the test data whose first reaching is timed.")
+    eval_every: int = setting(Integer(1, 100_000), default=5, doc="Steps between two looks at the test data; they are not timed.")
 
 
 @section
@@ -80,6 +81,10 @@ class Candidate:
     congestion: str = setting(Choice(CONGESTION), default="cubic", doc="TCP's congestion control, for what travels over TCP.")
     target: str = setting(Auto(Choice(TARGETS)), default="auto", doc="What the switches are; auto is the experiment's.")
     algorithm: str = setting(Auto(Choice(("sharded", "ring"))), default="auto", doc="How dlcp reduces; auto is the training's.")
+    over: str = setting(Choice(("gloo", "dlcp")), default="gloo", doc="For ds-sync: what carries the averages.")
+    schedule: str = setting(
+        Choice(("base-k", "digits", "random", "topology")), default="base-k", doc="For ds-sync: who averages with whom."
+    )
     policy: Mapping[str, Any] = setting(Keys(), default=NOTHING, doc="Keys of the policy that differ.")
 
 
@@ -200,6 +205,13 @@ class Experiment(Document):
     def algorithm_of(self, candidate: Candidate) -> str:
         """Returns how dlcp reduces for a candidate."""
         return self.training.algorithm if candidate.algorithm == "auto" else candidate.algorithm
+
+    def alone(self) -> Self:
+        """Returns the same experiment without references to files."""
+        plain = self.to_dict() | {"topology": self.network.to_dict()}
+        if isinstance(self.policy, str):
+            plain["policy"] = read_toml(self._path(self.policy))
+        return self.from_dict(plain, self.name)
 
     def seeds(self) -> tuple[int, ...]:
         """Returns the seed of every repeat."""

@@ -161,7 +161,7 @@ class RunResult(TypedDict):
 
     steps: int
     step_s: Distribution
-    """Of all steps of all ranks but each rank's first, which also sets up."""
+    """Of the steps of all ranks, but not the first, which also sets up, nor those after an evaluation, which wait for rank 0."""
     losses: list[list[float | None]]
     """``[clock_s, loss]`` of every step (or every n-th, at most 1000): rank 0's clock, mean loss over all ranks."""
     evaluations: list[Evaluation]

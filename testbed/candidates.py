@@ -1,0 +1,96 @@
+"""Candidates: how each becomes a command line of the training script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dlcp.topology import Topology
+from testbed.experiment import Candidate, Experiment
+
+TEXT_BYTES: Final = 300_000
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to carry gradients.
+
+    Attributes:
+        summary: In words.
+        options: Options of the training script that choose it, given the candidate and the folder of its run.
+        over_dlcp: Whether gradients travel over DLCP, and the policy counts.
+    """
+
+    summary: str
+    options: Callable[[Candidate, Path], list[str]]
+    over_dlcp: bool = False
+
+
+def _comm(name: str) -> Callable[[Candidate, Path], list[str]]:
+    return lambda candidate, folder: ["--comm", name]
+
+
+def _ds_sync(candidate: Candidate, folder: Path) -> list[str]:
+    words = ["--sync", "ds-sync", "--comm", candidate.over, "--schedule", candidate.schedule]
+    return [*words, "--topology", str(folder / "topology.toml")] if candidate.schedule == "topology" else words
+
+
+KINDS: Final = {
+    "gloo": Kind("plain DDP: gloo's ring over TCP", _comm("gloo")),
+    "gloo-fp16": Kind("gloo's ring over TCP, gradients rounded to 16 bits", _comm("gloo-fp16")),
+    "powersgd": Kind("torch's low-rank compression over gloo", _comm("powersgd")),
+    "postlocalsgd": Kind("torch's local SGD over gloo: parameters are averaged every few steps", _comm("postlocalsgd")),
+    "dlcp": Kind("gradients over DLCP", _comm("dlcp"), over_dlcp=True),
+    "pipelined": Kind(
+        "gradients over DLCP, and the next forward pass does not wait for all of them", _comm("pipelined"), over_dlcp=True
+    ),
+    "ds-sync": Kind("parameters averaged in small groups that change every round", _ds_sync),
+}
+"""Each ``comm`` of an experiment."""
+
+
+def over_dlcp(candidate: Candidate) -> bool:
+    """Returns whether anything of a candidate travels over DLCP, so that the policy counts."""
+    return KINDS[candidate.comm].over_dlcp or (candidate.comm == "ds-sync" and candidate.over == "dlcp")
+
+
+def write_inputs(experiment: Experiment, candidate: Candidate, folder: Path) -> None:
+    """Writes the files that a run's ranks read: the policy and the topology."""
+    (folder / "policy.toml").write_text(experiment.policy_of(candidate).to_toml())
+    (folder / "topology.toml").write_text(experiment.network.to_toml())
+
+
+def arguments(experiment: Experiment, candidate: Candidate, seed: int, folder: Path, host: str, store: Path | None) -> list[str]:
+    """Returns the command line of a rank's training script.
+
+    Args:
+        experiment: What is trained.
+        candidate: How.
+        seed: Of weights and order of samples.
+        folder: Of the run; absolute.
+        host: Address of the rank's host.
+        store: File at which the ranks meet; None: as torchrun says.
+    """
+    training = experiment.training
+    words = ["--task", training.task, "--width", str(training.width), "--batch-size", str(training.batch_size)]
+    words += ["--epochs", str(training.epochs), "--lr", repr(training.lr), "--bucket-mb", repr(training.bucket_mb)]
+    words += ["--seed", str(seed), "--eval-every", str(training.eval_every), "--trace", "--quiet"]
+    words += ["--json-log", str(folder / "rank.jsonl"), "--host", host]
+    words += KINDS[candidate.comm].options(candidate, folder)
+    if training.task == "charlm":
+        words += ["--text-bytes", str(TEXT_BYTES)]
+    if over_dlcp(candidate):
+        words += ["--policy", str(folder / "policy.toml"), "--algorithm", experiment.algorithm_of(candidate)]
+    if store is not None:
+        words += ["--store", str(store)]
+    return words
+
+
+def ranks_of(topology: Topology) -> dict[int, str]:
+    """Returns the host of every rank."""
+    return dict(enumerate(topology.places))
+
+
+__all__ = ["KINDS", "Kind", "arguments", "over_dlcp", "ranks_of", "write_inputs"]
