@@ -29,24 +29,30 @@ from torch.nn import functional
 from torch.optim import SGD, AdamW, Optimizer
 
 from dssync.mixing.operator import Mixing
-from dssync.schedule import BSP, BaseK, Domains, Schedule, Shuffled
+from dssync.schedule import BSP, BaseK, Domains, Schedule
 from examples.data import SYMBOLS, Split, load_digits, load_text
 from examples.models import CharModel, DigitsNet
 
 GLOBAL_BATCH = 64
-OPTIMIZERS: dict[str, Callable[[str, list[Tensor]], Optimizer]] = {
-    "sgd": lambda task, p: SGD(p, lr=0.05 if task == "digits" else 0.1, momentum=0.9),
-    "adamw": lambda task, p: AdamW(p, lr=0.002),
+RATES = {("digits", "sgd"): 0.05, ("charlm", "sgd"): 0.1, ("digits", "adamw"): 0.002, ("charlm", "adamw"): 0.012}
+"""Of bulk-synchronous SGD.  Those of AdamW are the best of a coarse search on seed 0."""
+OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
+    "sgd": lambda parameters, rate: SGD(parameters, lr=rate, momentum=0.9),
+    "adamw": lambda parameters, rate: AdamW(parameters, lr=rate),
 }
-METHODS = ("bsp", "base-k(2)", "random(2)", "1 slow rank", "gradients only")
+METHODS = ("bsp", "base-k(2)", "1 slow rank", "gradients only")
+
+
+def rate_of(task: str, optimizer: str, method: str, world: int) -> float:
+    """Returns the learning rate: AdamW on the batch of one rank takes steps that are shorter by up to the root of the world."""
+    rate = RATES[task, optimizer]
+    return rate * world**0.5 if optimizer == "adamw" and method not in ("bsp", "gradients only") else rate
 
 
 def schedule_of(method: str, world: int) -> Schedule:
     """Returns the schedule of a method; ``gradients only`` shuffles like ``base-k(2)``."""
     if method == "bsp":
         return BSP(world)
-    if method == "random(2)":
-        return Shuffled(world, 2, seed=1)
     if method == "1 slow rank":
         return Domains(world, [range(world - 1), [world - 1]], local=4)
     return BaseK(world, 2)
@@ -71,7 +77,7 @@ class Run:
         self.stacks = {
             name: p.detach().expand(world, *p.shape).clone().requires_grad_(True) for name, p in self.model.named_parameters()
         }
-        self.optimizer = OPTIMIZERS[optimizer](task, list(self.stacks.values()))
+        self.optimizer = OPTIMIZERS[optimizer](list(self.stacks.values()), rate_of(task, optimizer, method, world))
         mixing = Mixing(schedule_of(method, world))
         self.period = mixing.schedule.period
         self.matrices = [torch.from_numpy(mixing.operator(number).matrix()).float() for number in range(self.period)]
@@ -106,10 +112,6 @@ class Run:
             self.optimizer.step()
             for stack in self.stacks.values():
                 stack.copy_((matrix @ stack.view(self.world, -1)).view(stack.shape))
-                if self.method.endswith("state"):
-                    for moment in self.optimizer.state[stack].values():
-                        if moment is not None and moment.shape == stack.shape:
-                            moment.copy_((matrix @ moment.view(self.world, -1)).view(stack.shape))
 
     @torch.no_grad()
     def accuracy(self) -> tuple[float, float]:
@@ -133,10 +135,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    # vmap knows no batching rule for the fused attention.
+    torch.backends.cuda.enable_flash_sdp(False)
     results: list[dict[str, Any]] = []
     for task in options.tasks:
         data = load_digits() if task == "digits" else load_text(60_000, 32)
-        epochs = 15 if task == "digits" else 3
+        epochs = 15 if task == "digits" else 8
         for optimizer in OPTIMIZERS:
             for world in options.worlds:
                 print(f"\n| {task}, {optimizer}, {world} ranks | accuracy, mean ± sd | lowest to highest | apart |", flush=True)

@@ -271,18 +271,15 @@ class NetworkCost:
         return self._distance[key]
 
 
-def busiest(loads: Iterable[dict[int, float]], topology: Topology) -> tuple[int, float] | None:
-    """Returns the number of the arc that is busy longest over several rounds, and the bytes on it; None if there is no
-    traffic.
-    """
+def busiest(loads: Iterable[dict[int, float]], topology: Topology, most: int) -> list[tuple[int, float]]:
+    """Returns the numbers of the arcs that are busy longest over several rounds, and the bytes on them, the busiest first."""
     total: dict[int, float] = {}
     for load in loads:
         for number, amount in load.items():
             total[number] = total.get(number, 0.0) + amount
-    if not total:
-        return None
-    number = max(total, key=lambda arc: (total[arc] / topology.graph.arcs[arc].rate, -arc))
-    return number, total[number]
+    arcs = topology.graph.arcs
+    order = sorted(total, key=lambda number: (-total[number] / arcs[number].rate, number))
+    return [(number, total[number]) for number in order[:most]]
 
 
 __all__ = ["NetworkCost", "RoundCost", "busiest"]

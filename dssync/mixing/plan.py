@@ -18,6 +18,7 @@ from dssync.schedule.factors import fewest_factors
 from dssync.schedule.make import KINDS, make_schedule
 
 GROUPS: Final = (2, 4, 8)
+_LINKS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Row:
         sent_bytes: Most that a rank sends in a round, mean over the period.
         link: Direction of a link that is busy longest, as ``from -> to``; empty if nobody uses the network.
         link_bytes: What it carries a round, mean over the period.
+        link_loads: The same for the directions of links that are busy longest, the busiest first.
         rounds_to_consensus: Until disagreement is ``consensus_share`` of what it was.
         steps: Steps to the accuracy asked for, by the bound.
         seconds: Time for them.
@@ -47,6 +49,7 @@ class Row:
     sent_bytes: float
     link: str
     link_bytes: float
+    link_loads: dict[str, float]
     rounds_to_consensus: float
     steps: float
     seconds: float
@@ -60,6 +63,7 @@ class Row:
         return {
             "schedule": self.schedule.describe(),
             "busiest_link": self.link,
+            "link_loads": self.link_loads,
             "spectral_gap": self.consensus.gap,
             "window_steps": self.consensus.window,
             "window_factor": self.consensus.factor,
@@ -193,6 +197,12 @@ def _candidates(
     return found
 
 
+def _direction(topology: Topology, number: int) -> str:
+    arc = topology.graph.arcs[number]
+    several = len(topology.links_between(arc.source, arc.target)) > 1
+    return f"{arc.source} -> {arc.target}" + (f" (port {arc.port})" if several else "")
+
+
 def _row(
     schedule: Schedule,
     network: NetworkCost,
@@ -206,9 +216,10 @@ def _row(
     costs = [network.round_cost(groups, model_bytes) for groups in map(schedule.round, range(schedule.window))]
     step = network.step_seconds(schedule, model_bytes, compute, every)
     consensus = measure_consensus(Mixing(schedule), every)
-    busy = busiest((cost.loads for cost in costs), network.topology)
+    busy = busiest((cost.loads for cost in costs), network.topology, _LINKS)
     steps, rate = steps_to_accuracy(consensus, problem, accuracy, schedule.world)
-    arc = network.topology.graph.arcs[busy[0]] if busy else None
+    loads = {_direction(network.topology, number): load / len(costs) for number, load in busy}
+    link, load = next(iter(loads.items()), ("", 0.0))
     return Row(
         schedule=schedule,
         consensus=consensus,
@@ -216,8 +227,9 @@ def _row(
         longest_seconds=max(cost.longest for cost in costs),
         step_seconds=step,
         sent_bytes=sum(cost.sent for cost in costs) / len(costs),
-        link=f"{arc.source} -> {arc.target}" if arc else "",
-        link_bytes=busy[1] / len(costs) if busy else 0.0,
+        link=link,
+        link_bytes=load,
+        link_loads=loads,
         rounds_to_consensus=schedule.exact_rounds if schedule.exact_rounds is not None else consensus.steps_to(share) / every,
         steps=steps,
         seconds=steps * step,
