@@ -1,0 +1,147 @@
+"""What the network dropped: by class and by cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from testbed.report.axes import Axis
+from testbed.report.figure import Figure, Key, Table, value
+from testbed.report.grids import Bars, Part
+from testbed.report.network import ports_of, switches_of
+from testbed.report.numbers import count
+from testbed.report.records import is_number
+from testbed.report.view import Contender, View
+from testbed.results import RunResult
+
+CLASSES: Final = 8
+ANY: Final = -1
+"""Where a class is not known."""
+
+SELECTIVE: Final = {"droppable": "given up by the program: droppable", "ordinary": "given up by the program: cross traffic",
+                    "protected": "given up by the program: protected"}  # fmt: skip
+FULL: Final = "queue full"
+TRIMMED: Final = "trimmed: only the payload is lost, and the receiver is told"
+HOST: Final = "host's own queue full"
+_HIDDEN: Final = frozenset(("queue-full",))
+"""Causes of ports that their queues count by class."""
+
+Drops = Counter[tuple[str, int]]
+
+
+def dropped(run: RunResult) -> Drops:
+    """Returns the packets that a run's network dropped, by cause and class; the class of a full queue is its priority."""
+    found: Drops = Counter()
+    for _, switch in switches_of(run):
+        program = switch.get("program")
+        if isinstance(program, Mapping):
+            _add_program(found, program)
+        counted = switch.get("drops")
+        if isinstance(counted, Mapping):
+            # What the program gave up stands here as "ingress" too, and what ports dropped under their causes.
+            for cause, packets in counted.items():
+                if cause not in ("ingress", "egress") or not isinstance(program, Mapping):
+                    if cause not in _HIDDEN and is_number(packets):
+                        found[str(cause), ANY] += int(packets)
+    for name, _, port in ports_of(run):
+        by_queue = _by_queue(port)
+        for priority, packets in by_queue.items():
+            found[FULL, priority] += packets
+        counted = port.get("drops")
+        if isinstance(counted, Mapping):
+            rest = counted.get("queue-full", 0)
+            if is_number(rest) and rest > sum(by_queue.values()):
+                found[FULL, ANY] += int(rest) - sum(by_queue.values())
+            if not any("drops" in switch for other, switch in switches_of(run) if other == name):
+                for cause, packets in counted.items():
+                    if cause not in _HIDDEN and is_number(packets):
+                        found[str(cause), ANY] += int(packets)
+    _add_hosts(found, run["network"].get("hosts"))
+    return Counter({key: packets for key, packets in found.items() if packets > 0})
+
+
+def _add_program(found: Drops, program: Mapping[str, Any]) -> None:
+    for verdict in ("dropped", "trimmed"):
+        kinds = program.get(verdict)
+        for kind, counts in kinds.items() if isinstance(kinds, Mapping) else ():
+            packets = counts.get("packets") if isinstance(counts, Mapping) else None
+            for priority, number in enumerate(packets if isinstance(packets, list) else ()):
+                if is_number(number):
+                    cause = TRIMMED if verdict == "trimmed" else SELECTIVE.get(kind, f"given up by the program: {kind}")
+                    found[cause, priority] += int(number)
+    discarded = program.get("discarded")
+    for cause, number in discarded.items() if isinstance(discarded, Mapping) else ():
+        if is_number(number):
+            found[f"refused by the program: {cause}", ANY] += int(number)
+
+
+def _by_queue(port: Mapping[str, Any]) -> Counter[int]:
+    found: Counter[int] = Counter()
+    queues = port.get("queues")
+    for place, queue in enumerate(queues if isinstance(queues, list) else ()):
+        if isinstance(queue, Mapping) and is_number(queue.get("dropped")):
+            priority = queue.get("priority", place)
+            found[priority if isinstance(priority, int) and 0 <= priority < CLASSES else ANY] += int(queue["dropped"])
+    return found
+
+
+def _add_hosts(found: Drops, hosts: object) -> None:
+    for interfaces in hosts.values() if isinstance(hosts, Mapping) else ():
+        for counts in interfaces.values() if isinstance(interfaces, Mapping) else ():
+            if isinstance(counts, Mapping) and is_number(counts.get("drops")):
+                found[HOST, ANY] += int(counts["drops"])
+
+
+def per_run(contender: Contender) -> dict[tuple[str, int], float]:
+    """Returns the mean over runs of what was dropped."""
+    total: Drops = Counter()
+    for run in contender.shown:
+        total.update(dropped(run))
+    return {key: packets / len(contender.shown) for key, packets in total.items()}
+
+
+def drops(view: View) -> Figure:
+    """Packets that the network dropped, by cause, and in the table by class too."""
+    contenders = [contender for contender in view.contenders if any(run["network"] for run in contender.shown)]
+    title = "Packets that the network dropped, by class and cause"
+    if not contenders:
+        return Figure("drops", title, "", empty="No run came to the point where switches tell what they have counted.")
+    found = {contender.name: per_run(contender) for contender in contenders}
+    causes = _causes(found.values())
+    style = {cause: f"d{index}" for index, cause in enumerate(causes)}
+    rows = []
+    for contender in contenders:
+        sums = {cause: sum(n for (each, _), n in found[contender.name].items() if each == cause) for cause in causes}
+        parts = [Part(style[cause], n, f"{contender.name}: {cause}: {count(n)}") for cause, n in sums.items() if n > 0]
+        whole = sum(sums.values())
+        rows.append((contender.name, parts, count(whole) if whole else "none"))
+    drawing = Bars("Dropped packets", rows, Axis("packets in a run, mean over runs")).draw()
+    cells = []
+    for contender in contenders:
+        for cause in causes:
+            of_class = {place: n for (each, place), n in found[contender.name].items() if each == cause}
+            if of_class:
+                by_class = [value(of_class.get(place, 0.0), count) for place in (*range(CLASSES), ANY)]
+                cells.append([contender.name, cause, *by_class, value(sum(of_class.values()), count)])
+    columns = ["Candidate", "Cause", *(f"Class {place}" for place in range(CLASSES)), "Class not known", "All"]
+    caption = (
+        "All switches and hosts together, cross traffic included; mean over runs. TCP sends again what was dropped. Of DLCP, "
+        "droppable packets are given up by the switch's program before queues are full. The table has the classes: 7 is control; "
+        "what has no class is in queue 0."
+    )
+    table = Table("Dropped packets in a run, mean over runs, by cause and class.", columns, cells)
+    legend = [Key(cause, style[cause], "area") for cause in causes]
+    none = "" if causes else "Nothing was dropped anywhere."
+    return Figure("drops", title, caption, [drawing] if causes else [], legend=legend, tables=[table], empty=none)
+
+
+def _causes(found: Any) -> Sequence[str]:
+    totals: Counter[str] = Counter()
+    for each in found:
+        for (cause, _), packets in each.items():
+            totals[cause] += packets
+    return [cause for cause, _ in totals.most_common()]
+
+
+__all__ = ["ANY", "dropped", "drops", "per_run"]

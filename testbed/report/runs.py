@@ -1,0 +1,135 @@
+"""Tables of what was run: every run, cross traffic, events, and where it all comes from."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.report.figure import Table, value
+from testbed.report.markup import Content, Markup, element
+from testbed.report.numbers import NOTHING, count, rate, seconds, share, size
+from testbed.report.records import is_number
+from testbed.report.view import View
+
+
+def all_runs(view: View) -> Table:
+    """Every run, in the order in which they were made."""
+    rows = []
+    bad = []
+    for index, run in enumerate(sorted(view.results["runs"], key=lambda run: run["started_s"])):
+        outcome: Content = run["outcome"]
+        if run["outcome"] != "ok":
+            bad.append(index)
+            outcome = element("span", run["outcome"], class_="failed")
+        rows.append(
+            [
+                run["candidate"],
+                value(run["seed"], lambda n: f"{n:g}"),
+                outcome,
+                value(run["started_s"], seconds),
+                value(run["bring_up_s"], seconds),
+                value(run["meeting_s"], seconds),
+                value(run["training_s"], seconds),
+                value(run["tear_down_s"], seconds),
+                value(run["steps"], count),
+                value(run["time_to_accuracy_s"], seconds),
+                value(run["final_accuracy"], share),
+                _link(view, f"{run['folder']}/trace.json", "trace") or NOTHING,
+                run["error"],
+            ]
+        )
+    columns = [
+        "Candidate", "Seed", "Outcome", "Began after", "Bring-up", "Ranks met", "Training", "Tear-down", "Steps",
+        "Time to accuracy", "Final accuracy", "Timeline", "What went wrong",
+    ]  # fmt: skip
+    return Table("All runs, in the order in which they were made; candidates take turns.", columns, rows)
+
+
+def _link(view: View, name: str, text: str) -> Markup | None:
+    return element("a", text, href=_address(name)) if view.has(name) else None
+
+
+def _address(name: str) -> str:
+    from urllib.parse import quote
+
+    return "./" + quote(name)
+
+
+def traffic(view: View) -> Table | None:
+    """What cross traffic got."""
+    rows = []
+    for contender in view.contenders:
+        run = contender.representative
+        for item in run["traffic"] if run is not None else ():
+            sent, lasted = item.get("bytes"), item.get("seconds")
+            got = 8 * float(sent) / float(lasted) if is_number(sent) and is_number(lasted) and lasted else None
+            rest = {key: each for key, each in item.items() if key not in ("name", "kind", "bytes", "seconds")}
+            rows.append(
+                [
+                    contender.name,
+                    str(item.get("name", "")),
+                    str(item.get("kind", "")),
+                    value(float(sent) if is_number(sent) else None, size),
+                    value(float(lasted) if is_number(lasted) else None, seconds),
+                    value(got, rate),
+                    ", ".join(f"{key} {_short(each)}" for key, each in rest.items()),
+                ]
+            )
+    columns = ["Candidate", "Traffic", "Kind", "Arrived", "Time", "Rate", "More"]
+    return Table("Cross traffic in the run nearest the median of each candidate.", columns, rows) if rows else None
+
+
+def _short(item: Any) -> str:
+    text = item if isinstance(item, str) else json.dumps(item, default=str)
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+def events(view: View) -> Table | None:
+    """What happened to the network or the job."""
+    rows: list[list[Any]] = []
+    for contender in view.contenders:
+        run = contender.representative
+        for event in run["events"] if run is not None else ():
+            problem = element("span", event["error"], class_="failed") if event["error"] else ""
+            rows.append([contender.name, value(event["at_s"], seconds), event["kind"], event["what"], problem])
+    columns = ["Candidate", "At", "Event", "What", "Why it could not be done"]
+    caption = "Events in the run nearest the median of each candidate; time 0 is the first step."
+    return Table(caption, columns, rows) if rows else None
+
+
+def provenance(view: View) -> list[Content]:
+    """Where it comes from: command, machine, network, and the experiment with all its defaults."""
+    results = view.results
+    facts: list[list[Content]] = [
+        ["Command", element("code", shlex.join(str(word) for word in results["command"]))],
+        ["Began", results["started"]],
+        ["Took", seconds(results["seconds"])],
+        ["Ranks were started by", results["launcher"]],
+    ]
+    facts += [[str(key), _short(item)] for key, item in results["machine"].items()]
+    parts: list[Content] = [Table("Where this comes from.", ["What", "Value"], facts).render()]
+    network = _network(results["topology"], results["hosts"])
+    if network is not None:
+        parts.append(network.render())
+    documents: list[tuple[str, Any]] = [("The experiment, with its defaults", results["experiment"])]
+    documents += [(f"Policy of {c.name}", c.result["policy"]) for c in view.contenders if c.result["policy"]]
+    for words, document in documents:
+        text = json.dumps(document, indent=1, ensure_ascii=False, default=str)
+        parts.append(element("details", element("summary", words), element("pre", text)))
+    return parts
+
+
+def _network(topology: Mapping[str, Any], ranks: Mapping[str, list[int]]) -> Table | None:
+    links = topology.get("links")
+    rows = []
+    for link in links if isinstance(links, list) else ():
+        if isinstance(link, Mapping):
+            ends = [str(link.get("a", "?")), str(link.get("b", "?"))]
+            shown = [f"{end} (rank {', '.join(map(str, ranks[end]))})" if ranks.get(end) else end for end in ends]
+            rows.append([*shown, *(str(link.get(key, NOTHING)) for key in ("rate", "delay", "loss", "buffer"))])
+    return Table("Links of the network.", ["From", "To", "Rate", "Delay", "Loss", "Buffer"], rows) if rows else None
+
+
+__all__ = ["all_runs", "events", "provenance", "traffic"]
