@@ -15,22 +15,11 @@ from testbed.experiment import Experiment
 from testbed.lab.capabilities import probe, require
 from testbed.lab.errors import LabError
 from testbed.lab.plan import check as check_plan
+from testbed.lab.signals import Ended, uninterrupted
 from testbed.ranks.launch import Launcher
 from testbed.results import FORMAT, VERSION, Results, RunResult, write_results
 from testbed.run import Run, Silent, Turn, Watcher
 from testbed.summary import summarize
-
-
-class Interrupted(BaseException):
-    """A signal asks the driver to end.
-
-    Attributes:
-        signal: Its name.
-    """
-
-    def __init__(self, signal: str) -> None:
-        super().__init__(signal)
-        self.signal = signal
 
 
 def turns(experiment: Experiment) -> list[Turn]:
@@ -104,7 +93,7 @@ class Runner:
 
         Raises:
             ConfigError, HostLacks: Nothing was built.
-            Interrupted: A signal came; ``results.json`` is written, and nothing is left running.
+            Ended: A signal came; ``results.json`` is written, and nothing is left running.
         """
         check(self.experiment, self._launcher)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -119,14 +108,15 @@ class Runner:
                 self._write()
                 self._watcher.ended(number, result)
             self.results["complete"] = True
-        except (Interrupted, KeyboardInterrupt) as error:
-            self.results["interrupted"] = error.signal if isinstance(error, Interrupted) else "SIGINT"
+        except (Ended, KeyboardInterrupt) as error:
+            self.results["interrupted"] = str(error) or "SIGINT"
             raise
         finally:
-            try:
-                self._launcher.close()
-            finally:
-                self._write()
+            with uninterrupted():
+                try:
+                    self._launcher.close()
+                finally:
+                    self._write()
         return self.results
 
     def _write(self) -> None:
@@ -138,9 +128,10 @@ class Runner:
         run = Run(self.experiment, self.folder, turn, self._launcher, self._watcher, self._begin)
         try:
             run.make()
-        except (Interrupted, KeyboardInterrupt):
-            run.note("interrupted", "the experiment was interrupted")
-            self.results["runs"].append(run.result())
+        except (Ended, KeyboardInterrupt):
+            with uninterrupted():
+                run.note("interrupted", "the experiment was interrupted")
+                self.results["runs"].append(run.result())
             raise
         except ConfigError:
             raise  # every run would fail alike
@@ -190,4 +181,4 @@ def _empty(experiment: Experiment, planned: int, launcher: str, command: list[st
     }
 
 
-__all__ = ["Interrupted", "Runner", "check", "turns"]
+__all__ = ["Runner", "check", "turns"]

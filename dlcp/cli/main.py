@@ -28,6 +28,7 @@ SUBCOMMANDS: Final = {
     "demo": ("dlcp.cli.demo", "train a small model over gloo and over dlcp, and compare"),
     "serve": ("dlcp.cli.serve", "run a dedicated parameter server"),
     "dssync": ("dssync.cli", "divide-and-shuffle synchronization: choose a schedule"),
+    "testbed": ("testbed.cli", "train across emulated networks with P4 switches, and compare"),
     "wire": ("dlcp.cli.wire", "the packet format: table, Wireshark dissector, decoding"),
 }
 """Name to module and summary."""

@@ -1,0 +1,82 @@
+"""Experiments by name or file, and what a command line changes about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from dlcp.errors import ConfigError
+from dlcp.schema_kinds import suggestion
+from testbed.experiment import Experiment
+
+FOLDER: Final = Path(__file__).resolve().parent / "experiments"
+
+
+def shipped() -> dict[str, Path]:
+    """Returns the files of the experiments that come with the testbed, by name."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def load(what: str) -> Experiment:
+    """Reads an experiment.
+
+    Args:
+        what: A file, or the name of one that comes with the testbed.
+
+    Raises:
+        ConfigError: There is none, or something in it is wrong.
+    """
+    known = shipped()
+    path = Path(what)
+    if what in known and not path.is_file():
+        return Experiment.from_toml(known[what])
+    if path.suffix != ".toml" and not path.is_file() and path.name == what:
+        hint = suggestion(what, dict(zip(known, known, strict=True)))
+        raise ConfigError("experiment", what, f"no file, and no experiment has this name{hint}", ", ".join(known) or "a file")
+    return Experiment.from_toml(path)
+
+
+def changed(
+    experiment: Experiment,
+    *,
+    repeats: int | None = None,
+    seed: int | None = None,
+    epochs: int | None = None,
+    target: str | None = None,
+    timeout_s: float | None = None,
+    candidates: Sequence[str] = (),
+) -> Experiment:
+    """Returns an experiment with some of its values changed.
+
+    Args:
+        experiment: The experiment; it stays as it is.
+        repeats: Runs of every candidate.
+        seed: Of the first repeat.
+        epochs: Passes over the data.
+        target: What the switches are, for candidates that do not say.
+        timeout_s: Longest run.
+        candidates: Those to keep, in this order; empty: all.
+
+    Raises:
+        ConfigError: A value or name is not accepted.
+    """
+    plain: dict[str, Any] = experiment.alone().to_dict()
+    for key, value in (("repeats", repeats), ("seed", seed), ("target", target)):
+        if value is not None:
+            plain[key] = value
+    if timeout_s is not None:
+        plain["timeout"] = f"{timeout_s!r} s"
+    if epochs is not None:
+        plain["training"]["epochs"] = epochs
+    if candidates:
+        known = {candidate["name"]: candidate for candidate in plain["candidates"]}
+        for name in candidates:
+            if name not in known:
+                problem = f"there is no candidate {name!r}{suggestion(name, dict(zip(known, known, strict=True)))}"
+                raise ConfigError(experiment.name, "--candidates", problem, ", ".join(known))
+        plain["candidates"] = [known[name] for name in dict.fromkeys(candidates)]
+    return Experiment.from_dict(plain, experiment.name)
+
+
+__all__ = ["FOLDER", "changed", "load", "shipped"]
