@@ -59,6 +59,8 @@ class CalculationCompiler:
             return slow
         if calculation.algorithm in SUMS:
             fast = self._sum(fixed, payload)
+        elif calculation.algorithm == "identity" and not payload and (number := self._number(fixed)) is not None:
+            fast = number
         else:
             fast = self._hash(calculation.algorithm, self._bytes(fixed, payload))
         if not involved or fast == slow:
@@ -117,6 +119,19 @@ class CalculationCompiler:
             terms.append(f"{self.context.pool.function(tail_sum)}({self._payload()}, {int(total % 16 != 0)!r})")
         return f"(-x % 65535 if (x := {' + '.join(terms) or '0'}) else 65535)"
 
+    @staticmethod
+    def _number(parts: list[Part]) -> str | None:
+        """The parts' bytes as a number, if they are eight at most."""
+        bits = sum(part.width for part in parts)
+        if bits > 64 or any(part.raw for part in parts):
+            return None
+        terms = []
+        place = (bits + 7) // 8 * 8
+        for part in parts:
+            place -= part.width
+            terms.append(f"({part.text} << {place!r})" if place else f"({part.text})")
+        return f"({' | '.join(terms)})"
+
     def _bytes(self, parts: list[Part], payload: bool) -> str:
         total = sum(part.width for part in parts)
         if total % 8:
@@ -156,6 +171,7 @@ class CalculationCompiler:
         target = self.context.target_field("checksum_error")
         if target is None:
             return
+        writer.line(f"{target} = 0")
         for checksum in self.context.program.checksums:
             if not checksum.verify:
                 continue
@@ -177,17 +193,25 @@ class CalculationCompiler:
                 continue
             width = program.field(ref).width
             value = self.by_name(checksum.calculation, NO_SCOPE)
-            line = f"{self.context.layout.name(ref.header, ref.field)} = {value}"
             if width < 64 and not (width >= 16 and program.calculations[checksum.calculation].algorithm in SUMS):
-                line += f" & {(1 << width) - 1!r}"
+                value += f" & {(1 << width) - 1!r}"
             header = program.headers[ref.header]
             condition = None
             if checksum.condition is not None:
                 condition = self.context.expressions.boolean(checksum.condition, NO_SCOPE)
             elif not header.metadata:
                 condition = f"v{header.index}"
+            local = self.context.layout.name(ref.header, ref.field)
             if condition in (None, "True"):
-                writer.line(line)
+                self._renew(writer, local, value, header.index)
             else:
                 with writer.block(f"if {condition}:"):
-                    writer.line(line)
+                    self._renew(writer, local, value, header.index)
+
+    @staticmethod
+    def _renew(writer: Writer, local: str, value: str, index: int) -> None:
+        """Sets a checksum; the header counts as changed only if the checksum did."""
+        writer.line(f"y = {value}")
+        with writer.block(f"if y != {local}:"):
+            writer.line(f"{local} = y")
+            writer.line(f"D = d{index} = 1")

@@ -23,21 +23,33 @@ class DeparserCompiler:
         self.offsets = offsets
 
     def emit(self, writer: Writer) -> None:
-        """Adds source that sets ``o`` to the bytes of all valid headers in order."""
+        """Adds source that sets ``o`` to the bytes of the packet: as it came, or put together from its valid headers."""
         headers = [self.context.program.headers[name] for name in self.context.program.deparser.order]
-        first = True
-        for header in headers:
-            if header.metadata:
-                continue
-            text = self.bytes_of(header)
-            if first:
-                writer.line(f"o = {text} if v{header.index} else b''")
-                first = False
-                continue
-            with writer.block(f"if v{header.index}:"):
-                writer.line(f"o += {text}")
-        if first:
-            writer.line("o = b''")
+        headers = [header for header in headers if not header.metadata]
+        with writer.block("if D:"):
+            first = True
+            for header in headers:
+                text = self.bytes_of(header)
+                clean = self._as_it_came(header)
+                if text != clean:
+                    text = f"({text} if d{header.index} else {clean})"
+                if first:
+                    writer.line(f"o = {text} if v{header.index} else b''")
+                    first = False
+                    continue
+                with writer.block(f"if v{header.index}:"):
+                    writer.line(f"o += {text}")
+            writer.line("o = data[Q:]" if first else "o += data[Q:]")
+        with writer.block("else:"):
+            writer.line("o = data")
+
+    def _as_it_came(self, header: Header) -> str:
+        """Source of the bytes of a header that nothing wrote to."""
+        variable = header.type.variable
+        if variable is None or self.layout.backing[header.name] is Backing.BYTES:
+            return self._raw(header, 0, header.type.bits // 8)
+        place = str(self.offsets[header.name]) if header.name in self.offsets else f"o{header.index}"
+        return f"data[{place}:{place} + {header.type.bits // 8!r} + (w{header.index} >> 3)]"
 
     def bytes_of(self, header: Header) -> str:
         """Source of a valid header's bytes."""
@@ -45,7 +57,7 @@ class DeparserCompiler:
         backing = self.layout.backing[header.name]
         if header.type.variable is not None:
             return self._variable(header)
-        if backing is not Backing.NONE and not written:
+        if not written and (backing is Backing.BYTES or (backing is Backing.OFFSET and header.name not in self.layout.made)):
             return self._raw(header, 0, header.type.bits // 8)
         parts: list[Part] = []
         run = -1

@@ -113,6 +113,8 @@ class Extraction:
         data = f"data[{at(base, offset)}:{at(base, offset + fixed // 8)} + (t >> 3)]"
         backed = self.layout.backing[header.name] is Backing.BYTES
         live = self.layout.fields(header)
+        if self.layout.backing[header.name] is Backing.OFFSET:
+            writer.line(f"o{header.index} = {at(base, offset)}")
         if backed:
             writer.line(f"b{header.index} = {data}")
         if not live:

@@ -78,6 +78,7 @@ class Layout:
     Attributes:
         live: Fields that get a local variable.
         written: Fields that something writes (after extraction).
+        made: Headers that may become valid otherwise than by extraction.
         counted: Stacks whose count something needs after the parser.
         backing: By header.
     """
@@ -85,6 +86,7 @@ class Layout:
     program: Program
     live: set[Key] = field(default_factory=set)
     written: set[Key] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
     counted: set[str] = field(default_factory=set)
     backing: dict[str, Backing] = field(default_factory=dict)
 
@@ -324,6 +326,7 @@ def _layout(analysis: _Analysis) -> Layout:
         if shown:
             written = {item for header, item in analysis.writes if header in names}
         made = any(name in analysis.made for name in names)
+        layout.made.update(names if made else ())
         for name in names:
             header = program.headers[name]
             own = {item for item in read | written if item != VALID and any(item == f.name for f in header.type.fields)}
@@ -337,8 +340,11 @@ def _layout(analysis: _Analysis) -> Layout:
                     own |= {item.name for item in header.type.fields}
             layout.live |= {(name, item) for item in own}
             layout.written |= {(name, item) for item in written}
-            if not shown or header.metadata or all(item.name in own for item in header.type.fields):
+            whole = all(item.name in own for item in header.type.fields)
+            if not shown or header.metadata or (whole and name not in program.deparser.order):
                 layout.backing[name] = Backing.NONE
+            elif whole:
+                layout.backing[name] = Backing.OFFSET
             elif made or header.type.variable is not None:
                 layout.backing[name] = Backing.BYTES
             else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from softswitch.compiler.changes import mark, tracked
 from softswitch.compiler.context import Context
 from softswitch.compiler.expressions import Scope, Value
 from softswitch.compiler.extraction import Extraction, at
@@ -52,12 +53,15 @@ class Place:
         base, offset: Place in the packet: ``offset`` bytes after ``base`` (a variable, or None for the start).
         least: Length that the packet is known to have (with ``base`` None).
         counts: Counts of stacks, where they are known.
+        order: Headers in the order in which they were extracted, one after the other from the packet's start; None if that is
+            not so, or something wrote to one of them.
     """
 
     base: str | None = None
     offset: int = 0
     least: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    order: tuple[str, ...] | None = ()
 
     def copy(self) -> Place:
         """An independent copy."""
@@ -85,12 +89,13 @@ class ParserCompiler:
         self.offsets: dict[str, set[int | None]] = {}
         self._states = 0
         self._tree = True
+        self._tracked = tracked(context.layout)
 
     def emit(self, writer: Writer) -> None:
         """Adds the parser's source; sets ``Q`` to the payload's place and ``PE`` on an error."""
         parser = self.context.program.parser
         if parser.init is None:
-            writer.line("Q = 0")
+            writer.line("Q = D = 0")
             return
         start = Place(counts={name: 0 for name in self.context.program.stacks})
         trial = Writer(writer.depth + 1)
@@ -116,7 +121,7 @@ class ParserCompiler:
         with writer.block(f"for _ in range({MAX_STEPS!r}):"):
 
             def body(number: int) -> None:
-                self._state(writer, names[number], Place("Q"), 0)
+                self._state(writer, names[number], Place("Q", order=None), 0)
 
             dispatch(writer, 0, len(names), body)
         with writer.block("else:"):
@@ -143,9 +148,22 @@ class ParserCompiler:
     def _finish(self, writer: Writer, place: Place) -> None:
         if place.text() != "Q":
             writer.line(f"Q = {place.text()}")
+        writer.line(f"D = {int(not self._as_it_came(place))!r}")
         for stack, count in place.counts.items():
             if stack in self.layout.counted:
                 writer.line(f"n{self.context.program.stacks[stack].index} = {count!r}")
+
+    def _as_it_came(self, place: Place) -> bool:
+        """Whether the deparser would put the packet together just as it came."""
+        if place.order is None:
+            return False
+        emitted = self.context.program.deparser.order
+        unions = [self.context.program.headers[name].union for name in place.order]
+        unions = [union for union in unions if union is not None]
+        if len(set(unions)) != len(unions) or any(emitted.count(name) != 1 for name in place.order):
+            return False
+        places = [emitted.index(name) for name in place.order]
+        return places == sorted(set(places))
 
     def _error(self, writer: Writer, error: str, place: Place) -> None:
         writer.line(f"PE = {error}")
@@ -188,7 +206,10 @@ class ParserCompiler:
                 for stack in counts:
                     if stack in self.layout.counted:
                         writer.line(f"n{self.context.program.stacks[stack].index} = {counts[stack]!r}")
-                self.primitives.emit(writer, primitive, scope)
+                inner = Writer(writer.depth)
+                self.primitives.emit(inner, primitive, scope)
+                writer.lines += mark(inner.lines, self._tracked)
+                place.order = None
                 if primitive.op in ("push", "pop", "assign_header_stack", "assign_union_stack") and self._tree:
                     raise TooDeep
         return True
@@ -200,6 +221,10 @@ class ParserCompiler:
                     raise UnsupportedConstruct(primitive.where, "hash of the payload inside the parser")
 
     def _set(self, writer: Writer, target: FieldRef, value: Expression, place: Place, scope: Scope) -> None:
+        header = self.context.program.headers[target.header]
+        if header.index in self._tracked:
+            place.order = None
+            writer.line(f"d{header.index} = 1")
         if isinstance(value, Lookahead):
             self._need(writer, place, (value.offset + value.width + 7) // 8)
             text = self._ahead(value, place)
@@ -219,6 +244,8 @@ class ParserCompiler:
                 return False
             self._need(writer, place, bits.value // 8)
             place.offset += bits.value // 8
+            if bits.value:
+                place.order = None
             return True
         writer.line(f"t = {self.expressions.data(bits, scope).text}")
         with writer.block("if t & 7:"):
@@ -226,6 +253,7 @@ class ParserCompiler:
         with writer.block(f"if t < 0 or L < {place.text()} + (t >> 3):"):
             self._core_error(writer, "PacketTooShort", place)
         self._move(writer, place, "(t >> 3)")
+        place.order = None
         return True
 
     def _extract(self, writer: Writer, op: Extract, place: Place, scope: Scope) -> bool:
@@ -260,12 +288,14 @@ class ParserCompiler:
 
     def _header(self, writer: Writer, header: Header, op: Extract, place: Place, scope: Scope) -> None:
         size = header.type.bits // 8
+        after = None if place.order is None else (*place.order, header.name)
         if op.length is None:
             self._need(writer, place, size)
             self.offsets.setdefault(header.name, set()).add(place.offset if place.base is None else None)
             self.extraction.fixed(writer, header, place.base, place.offset)
             self.headers.validate(writer, header)
             place.offset += size
+            place.order = after
             return
         length = self.expressions.data(op.length, scope)
         writer.line(f"t = {length.text}")
@@ -280,6 +310,7 @@ class ParserCompiler:
         self.extraction.variable(writer, header, place.base, place.offset)
         self.headers.validate(writer, header)
         self._move(writer, place, f"{size!r} + (t >> 3)")
+        place.order = after
 
     def _select(self, writer: Writer, state: State, place: Place, scope: Scope, level: int) -> None:
         def go(target: str | None) -> None:

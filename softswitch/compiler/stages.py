@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from softswitch.compiler.calculations import CalculationCompiler
+from softswitch.compiler.changes import mark, tracked
 from softswitch.compiler.context import Context
 from softswitch.compiler.deparser import DeparserCompiler
 from softswitch.compiler.expressions import Scope, Value, fit
@@ -20,7 +21,7 @@ from softswitch.program.ir import FieldRef
 INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICA, RESUBMITTED = 1, 2, 4, 5, 6
 """Values of ``instance_type`` (simple_switch.h)."""
 
-_LOCAL = re.compile(r"\b[fvbwon]\d+(?:_\d+)?\b")
+_LOCAL = re.compile(r"\b[fvbwond]\d+(?:_\d+)?\b")
 NO_SCOPE = Scope()
 
 
@@ -58,13 +59,14 @@ class StageWriter:
         egress = self._egress_body()
         ingress_control = Writer(1)
         self.control.emit(ingress_control, self.program.ingress)
+        ingress_control.lines = mark(ingress_control.lines, tracked(self.context.layout))
         parse = Writer(1)
         parse.line("PE = 0")
         self.parser.emit(parse)
         self._after_parser(parse)
         used = set(names_in(egress.lines)) | set(self._kept_in_egress())
         self.phv = sorted(used & (set(names_in(ingress_control.lines + parse.lines)) | self._set_by_ingress()))
-        self.carried = ["data", "L", "Q"] + [name for name in ("N", "TR") if self._packet_wide(name)] + self.phv
+        self.carried = ["data", "L", "Q", "D"] + [name for name in ("N", "TR") if self._packet_wide(name)] + self.phv
         ingress = self._ingress(parse, ingress_control)
         reparse = self._reparse(parse)
         whole = ingress.lines + reparse.lines + self._egress(egress, sorted(used)).lines
@@ -246,7 +248,9 @@ class StageWriter:
             writer.lines += parse.lines
             self._start(writer, metadata)
             with writer.block("if preserved is not None:"):
-                self._restore(writer)
+                kept = Writer(writer.depth)
+                self._restore(kept)
+                writer.lines += mark(kept.lines, tracked(self.context.layout))
             self._set(writer, "instance_type", "instance_type", 0, 15)
             writer.line(f"return {self._tuple()}")
         return writer
@@ -256,6 +260,7 @@ class StageWriter:
     def _egress_body(self) -> Writer:
         writer = Writer(1)
         self.control.emit(writer, self.program.egress)
+        writer.lines = mark(writer.lines, tracked(self.context.layout))
         self._marks = writer.position
         self.calculations.update(writer)
         for primitive in self.program.deparser.primitives:
@@ -284,7 +289,7 @@ class StageWriter:
                 clones = "None if c is None else OUTCOME(clones=[(CS, c)])" if "CS" in self.context.used else "None"
                 writer.line(f"return {clones}")
             writer.lines += rest
-            result = "(o + data[Q:])[:TR]" if self._packet_wide("TR") else "o + data[Q:]"
+            result = "o[:TR]" if self._packet_wide("TR") else "o"
             special = [test for name, test in (("CS", "CS >= 0"), ("RC", "RC")) if name in self.context.used]
             if special:
                 with writer.block(f"if {' or '.join(special)}:"):
@@ -334,7 +339,8 @@ class StageWriter:
     def _egress_outcome(self, writer: Writer, result: str) -> None:
         used = self.context.used
         writer.line("r = OUTCOME()")
-        writer.line(f"o = {result}")
+        if result != "o":
+            writer.line(f"o = {result}")
         if "CS" in used:
             with writer.block("if c is not None:"):
                 writer.line("r.clones.append((CS, c))")

@@ -78,7 +78,8 @@ class ControlCompiler:
         if table.kind == "indirect_ws":
             assert table.profile is not None
             with writer.block("if a == -1:"):
-                writer.line(f"a, d, _ = d.select({self._selector(table.profile)})")
+                writer.line("y = d.active")
+                writer.line(f"a, d, _ = y[{self._selector(table.profile)} % len(y)]")
         arms = [(index, action) for index, action in enumerate(actions)]
         if node.by_hit:
             self._arms(writer, arms, None, node, go)

@@ -41,6 +41,8 @@ class Maker:
 
     def __init__(self, random: Random) -> None:
         self.random = random
+        self.gentle = random.random() < 0.4
+        """Whether headers are mostly left alone."""
         scalars = [*SCALARS, *SIGNED, ["rounds", 8, False], ["_pad", 2, False]]
         self.types: dict[str, list] = {"standard": STANDARD, "scalars_t": scalars}
         self.headers: dict[str, str] = {"standard_metadata": "standard", "scalars": "scalars_t"}
@@ -174,6 +176,8 @@ class Maker:
         return {"type": "expression", "value": node} if node["type"] in ("expression", "local") else node
 
     def target(self) -> dict:
+        if self.gentle and self.random.random() < 0.95:
+            return field("scalars", self.random.choice(SCALARS + SIGNED)[0])
         if self.random.random() < 0.1:
             return {"type": "expression", "value": self.item_field()}
         if self.random.random() < 0.1:
@@ -185,7 +189,7 @@ class Maker:
         return {"type": "header", "value": self.random.choice(names)}
 
     def primitive(self) -> dict:
-        choice = self.random.randrange(24)
+        choice = self.random.choice([0, 0, 13, 14, 15, 22]) if self.gentle else self.random.randrange(24)
         if choice < 10:
             return self.call("assign", self.target(), self.wrapped(self.data()))
         if choice == 10:
@@ -196,9 +200,7 @@ class Maker:
         if choice == 12:
             return self.call(self.random.choice(["push", "pop"]), self.stack(), hexstr(self.random.choice([1, 1, 2, 3, 4])))
         if choice == 13:
-            return self.call(
-                "register_read", field(*self.any_field()[:2]), self.register(), self.wrapped(self.data(1))
-            )
+            return self.call("register_read", self.target(), self.register(), self.wrapped(self.data(1)))
         if choice == 14:
             return self.call("register_write", self.register(), self.wrapped(self.data(1)), self.wrapped(self.data(2)))
         if choice == 15:
@@ -330,7 +332,7 @@ class Maker:
         return {"name": names[number], "id": number, "parser_ops": ops, "transition_key": key, "transitions": transitions}
 
     def parser_op(self) -> dict:
-        choice = self.random.randrange(12)
+        choice = self.random.choice([0, 1, 2, 4, 6, 10]) if self.gentle else self.random.randrange(12)
         if choice < 4:
             names = ["h0", "h1", "h2", "u.a", "u.b"]
             return self.call("extract", {"type": "regular", "value": self.random.choice(names)})
