@@ -71,7 +71,7 @@ class Scale:
 
     def _decades(self, wanted: int) -> list[float]:
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for factors in ((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 5), (1, 3), (1,)):
+        for factors in ((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
             ticks = [factor * 10.0**decade for decade in decades for factor in factors]
             ticks = [tick for tick in ticks if self.low <= tick <= self.high]
             if len(ticks) <= wanted + 1:
@@ -97,7 +97,7 @@ class Axis:
     def text(self, value: float) -> str:
         """Writes the label of a tick."""
         if self.percent:
-            return f"{100 * value:g} %"
+            return f"{100 * value:.6g} %"
         shown = value * self.factor
         return f"{shown:,.6g}" if 1e-4 <= abs(shown) < 1e7 or shown == 0 else number(shown, 1)
 

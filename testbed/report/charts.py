@@ -10,8 +10,8 @@ from testbed.report.axes import Axis, Scale, frame
 from testbed.report.figure import Drawing
 from testbed.report.markup import Markup, coordinate, element, joined
 
-WIDE: Final = 920.0
-HALF: Final = 450.0
+WIDE: Final = 1000.0
+HALF: Final = 492.0
 
 Point = tuple[float, float]
 

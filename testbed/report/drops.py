@@ -43,7 +43,7 @@ def dropped(run: RunResult) -> Drops:
             for cause, packets in counted.items():
                 if cause not in ("ingress", "egress") or not isinstance(program, Mapping):
                     if cause not in _HIDDEN and is_number(packets):
-                        found[str(cause), ANY] += int(packets)
+                        found[_words(cause), ANY] += int(packets)
     for name, _, port in ports_of(run):
         by_queue = _by_queue(port)
         for priority, packets in by_queue.items():
@@ -56,9 +56,14 @@ def dropped(run: RunResult) -> Drops:
             if not any("drops" in switch for other, switch in switches_of(run) if other == name):
                 for cause, packets in counted.items():
                     if cause not in _HIDDEN and is_number(packets):
-                        found[str(cause), ANY] += int(packets)
+                        found[_words(cause), ANY] += int(packets)
     _add_hosts(found, run["network"].get("hosts"))
     return Counter({key: packets for key, packets in found.items() if packets > 0})
+
+
+def _words(cause: object) -> str:
+    """Writes a switch's name of a cause for people."""
+    return str(cause).replace("-", " ")
 
 
 def _add_program(found: Drops, program: Mapping[str, Any]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from testbed.report.markup import Content, Markup, element, joined
-from testbed.report.numbers import NOTHING, Spread
+from testbed.report.numbers import NOTHING, Spread, between
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,12 @@ def spread(found: Spread | None, text: Callable[[float | None], str]) -> Value:
         return Value(None, NOTHING)
     if found.count == 1:
         return Value(found.median, text(found.median))
-    between = element("span", f"{text(found.low)} … {text(found.high)}", class_="range")
-    return Value(found.median, joined([text(found.median), " ", between]))
+    return Value(found.median, ranged(text(found.median), text(found.low), text(found.high)))
+
+
+def ranged(text: str, low: str, high: str) -> Markup:
+    """Returns a text with a range below it."""
+    return joined([text, " ", element("span", between(low, high), class_="range")])
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,7 @@ class Figure:
         caption: How to read it, with units.
         drawings: What is seen at once.
         more: What is seen on demand.
+        what: Says what ``more`` is.
         legend: Meaning of the marks.
         tables: The numbers.
         empty: Why there is nothing to see, if so.
@@ -152,7 +157,8 @@ class Figure:
     tables: Sequence[Table] = ()
     empty: str = ""
     open: bool = False
-    columns: int = field(default=1)
+    columns: int = 1
+    what: str = "More"
 
     def render(self) -> Markup:
         """Returns it as HTML."""
@@ -168,7 +174,7 @@ class Figure:
             parts.append(element("div", *drawn, class_=f"drawings columns{self.columns}"))
         if self.more:
             drawn = [drawing.render(titled=True) for drawing in self.more]
-            words = f"{len(drawn)} more: {', '.join(drawing.title for drawing in self.more)}"
+            words = f"{self.what} ({len(drawn)})"
             hidden = element("div", *drawn, class_=f"drawings columns{self.columns}")
             parts.append(element("details", element("summary", words), hidden))
         parts.append(element("figcaption", self.caption))
@@ -188,4 +194,4 @@ class Figure:
         return element("li", button)
 
 
-__all__ = ["Drawing", "Figure", "Key", "Table", "Value", "spread", "value"]
+__all__ = ["Drawing", "Figure", "Key", "Table", "Value", "ranged", "spread", "value"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from testbed.report import numbers
 from testbed.report.axes import Axis, time_axis
 from testbed.report.charts import Curve, Curves, Flag
 from testbed.report.figure import Figure, Key, Table, spread, value
@@ -56,7 +57,8 @@ def accuracy(view: View) -> Figure:
         took = time_to_accuracy(contender)
         flags = []
         if took is not None:
-            says = f"{contender.name}: {share(goal)} after {seconds(took.median)}, {seconds(took.low)} to {seconds(took.high)}"
+            extent = numbers.between(seconds(took.low), seconds(took.high))
+            says = f"{contender.name}: {numbers.goal(goal)} after {seconds(took.median)}, {extent}"
             flags = [Flag(took.median, goal, took.low, took.high, says)]
         curves.append(Curve(contender.name, contender.style, median, band, flags))
         cells.append(
@@ -77,7 +79,7 @@ def accuracy(view: View) -> Figure:
         time_axis(CLOCK, last),
         Axis("accuracy on the test data", percent=True),
         top=1.0,
-        level=(goal, f"goal: {share(goal)}"),
+        level=(goal, f"goal: {numbers.goal(goal)}"),
     ).draw()
     columns = ["Candidate", "Runs", "Time to accuracy", "Final accuracy", *(f"After {seconds(m)}" for m in _moments(view))]
     caption = (

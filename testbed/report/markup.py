@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any, Final
 
+_SPACES: Final = "\n\t\N{NO-BREAK SPACE}"
 _VOID: Final = frozenset(("meta", "br", "hr", "input", "img"))
 
 
@@ -25,8 +26,8 @@ def render(content: Content) -> Markup:
     if content is None:
         return Markup("")
     if isinstance(content, str | int | float):
-        # A character that neither HTML nor XML may hold could end up in a name.
-        return Markup(escape("".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in str(content)), quote=True))
+        # What no document may hold, or what turns the direction of the text around it, could end up in a name.
+        return Markup(escape("".join(c if c.isprintable() or c in _SPACES else "\ufffd" for c in str(content)), quote=True))
     return Markup("".join(render(item) for item in content))
 
 

@@ -61,8 +61,9 @@ def completion(view: View) -> Figure:
     for candidate, of_class in lines.items():
         curves = [_curve(f"class {name}", f"k{_order(name)[0]}", line) for name, line in of_class.items()]
         axis, span = time_axis("completion time", longest), (max(shortest, 1e-6), longest)
+        width = HALF if len(lines) > 1 else WIDE
         panels[candidate] = Curves(
-            candidate, curves, axis, _SHARE, log_x=True, zero=True, top=1.0, width=HALF, height=280.0, x_range=span
+            candidate, curves, axis, _SHARE, log_x=True, zero=True, top=1.0, width=width, height=280.0, x_range=span
         ).draw()
     if not panels:
         why = "No candidate sends messages that have classes: only DLCP does, and it writes them down when they complete."
@@ -76,8 +77,9 @@ def completion(view: View) -> Figure:
     legend = [Key(_class(name), f"k{_order(name)[0]}") for name in sorted(present, key=_order)]
     table = Table("Completion times of messages by class; counts are sums over runs.", _COLUMNS, cells)
     return Figure(
-        "completion", "Completion time of messages, by class", caption, drawings, more, legend, [table], columns=2
-    )
+        "completion", "Completion time of messages, by class", caption, drawings, more, legend, [table], columns=2,
+        what="Other candidates",
+    )  # fmt: skip
 
 
 def buckets(view: View) -> Figure:
@@ -128,9 +130,7 @@ def losses(view: View) -> Figure:
         why = "No candidate sends packets that may be lost for good: only DLCP does."
         return Figure("losses", "Packets that messages went without, by class", "", empty=why)
     largest = max((v for _, values in rows for v in values if v is not None), default=0.0)
-    drawing = Matrix(
-        "Packets gone without", [_class(name) for name in present], rows, largest, lambda v: share(v, 2)
-    ).draw()
+    drawing = Matrix("Packets gone without", [_class(name) for name in present], rows, largest, lambda v: share(v, 2)).draw()
     caption = (
         "Share of the data packets, all runs together, that their messages were completed without; their gradients are owed and "
         "leave with the next step. Class 0 is the least urgent. Protected packets, the largest gradients, are never given up."

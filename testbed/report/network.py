@@ -49,7 +49,8 @@ def queues(view: View) -> Figure:
     columns = ["Candidate", "Port", "Samples", "Mean depth", "p99 depth", "Largest depth", "Busiest queue", "Time with a queue"]
     table = Table("Depth of queues in packets, in the run nearest the median, from the first step on.", columns, cells)
     empty = "" if drawings else "No queue held a packet at any sample."
-    return Figure("queues", title, caption, shown, more, _shades(largest, count) if drawings else (), [table], empty)
+    legend = _shades(largest, lambda n: f"{int(n or 0)}") if drawings else ()
+    return Figure("queues", title, caption, shown, more, legend, [table], empty, what="Other candidates")
 
 
 def _within(port: PortTrace, values: Sequence[Any]) -> list[Any]:
@@ -97,7 +98,7 @@ def utilisation(view: View) -> Figure:
         "What a switch's port has sent from the first step until the last rank ended, over what its link could have carried: "
         "median over runs."
         + ("" if len(kept) == len(rows) else f" The {len(kept)} busiest ports of {len(rows)}; the table has all.")
-        + (" Below, over time, in the run nearest the median." if strips else "")
+        + (" Over time: in the run nearest the median." if strips else "")
     )
     cells = []
     for port in ports:
@@ -109,7 +110,8 @@ def utilisation(view: View) -> Figure:
                 cells.append([port[0], contender.name, spread, value(sent, rate), value(bits, rate)])
     columns = ["Port", "Candidate", "Mean utilisation", "Sent", "Rate of the link"]
     table = Table("Utilisation of links: median over runs, and the range.", columns, cells)
-    return Figure("utilisation", title, caption, [matrix], strips, _shades(1.0, lambda v: share(v, 0)), [table])
+    legend = _shades(1.0, lambda v: share(v, 0))
+    return Figure("utilisation", title, caption, [matrix], strips, legend, [table], what="Over time, candidate by candidate")
 
 
 def _utilisation_strips(view: View) -> list[Drawing]:
@@ -126,7 +128,7 @@ def _utilisation_strips(view: View) -> list[Drawing]:
         ]
         if strips:
             axis = time_axis("time of the run", edges[-1])
-            title = f"{contender.name}, seed {run['seed']}, utilisation over time"
+            title = f"{contender.name}, seed {run['seed']}"
             drawings[contender.name] = Strips(title, strips, edges, 1.0, axis, _moments(run)).draw()
     shown, more = _split(view, drawings)
     return shown + more

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NOTHING: Final = "\N{EN DASH}"
+_SPACE: Final = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,7 @@ def smoothed(points: Sequence[tuple[float, float]], window: int) -> list[tuple[f
     """Returns points whose y is the median of ``window`` (odd) neighbours, fewer at the ends."""
     half = window // 2
     values = [y for _, y in points]
-    return [
-        (x, statistics.median(values[max(0, index - half) : index + half + 1])) for index, (x, _) in enumerate(points)
-    ]
+    return [(x, statistics.median(values[max(0, index - half) : index + half + 1])) for index, (x, _) in enumerate(points)]
 
 
 # How they are written
@@ -89,13 +88,18 @@ def seconds(value: float | None) -> str:
         return NOTHING
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(value) >= size or unit == "µs":
-            return "0 s" if value == 0 else f"{number(value / size)} {unit}"
+            return f"{number(value / size)}{_SPACE}{unit}" if value else f"0{_SPACE}s"
     raise AssertionError
 
 
 def share(value: float | None, digits: int = 1) -> str:
     """Writes a share in per cent."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %"
+    return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f}{_SPACE}%"
+
+
+def goal(value: float) -> str:
+    """Writes a share that somebody has chosen, as short as it was written."""
+    return f"{100 * value:.6g}{_SPACE}%"
 
 
 def count(value: float | None) -> str:
@@ -107,7 +111,13 @@ def count(value: float | None) -> str:
 
 def ratio(value: float | None) -> str:
     """Writes a factor."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:.2f} ×"  # noqa: RUF001
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:.2f}{_SPACE}\N{MULTIPLICATION SIGN}"
+
+
+def between(low: str, high: str) -> str:
+    """Writes a range of two values that are written already; a unit that both have stands once."""
+    unit = high.rpartition(_SPACE)[2]
+    return f"{low.removesuffix(_SPACE + unit) if _SPACE in high else low} … {high}"
 
 
 def size(value: float | None) -> str:
@@ -126,15 +136,17 @@ def _scaled(value: float | None, units: Sequence[str]) -> str:
     place = 0
     while abs(value) >= 1000 and place + 1 < len(units):
         value, place = value / 1000, place + 1
-    return f"{number(value)} {units[place]}"
+    return f"{number(value)}{_SPACE}{units[place]}"
 
 
 __all__ = [
     "NOTHING",
     "Spread",
     "at",
+    "between",
     "confidence",
     "count",
+    "goal",
     "number",
     "quantile",
     "rate",

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from testbed.report import numbers
 from testbed.report.axes import Axis, time_axis
 from testbed.report.charts import Curve, Curves, Mark, Row, Rows
-from testbed.report.figure import Drawing, Figure, Key, Table, spread, value
+from testbed.report.figure import Drawing, Figure, Key, Table, Value, ranged, spread, value
+from testbed.report.markup import Content, element, joined
 from testbed.report.numbers import NOTHING, Spread, number, ratio, seconds, share
 from testbed.report.view import DLCP_COMMS, Contender, View, paired, time_to_accuracy
 from testbed.results import RunResult
@@ -35,7 +37,7 @@ def ranking(view: View) -> Figure:
         runs = [run["time_to_accuracy_s"] for run in contender.shown if run["time_to_accuracy_s"] is not None]
         marks = [Mark(took.median, took.low, took.high, f"{contender.name}: median {seconds(took.median)} of {took.count}")]
         rows.append(Row(name, contender.style, marks, runs, note))
-    goal = share(view.results["goal"])
+    goal = numbers.goal(view.results["goal"])
     largest = max((took.high for took in found.values() if took is not None), default=0.0)
     best = found[view.best_baseline.name] if view.best_baseline is not None else None
     drawing = Rows(
@@ -81,15 +83,12 @@ def _comparison(view: View, order: Sequence[Contender]) -> Table:
         carried = f"{result['comm']}, {result['congestion']}" if result["comm"] not in DLCP_COMMS else result["comm"]
         rows.append(
             [
-                contender.name + (" (the yardstick)" if contender.best else ""),
+                [contender.name, element("span", "the yardstick", class_="range")] if contender.best else contender.name,
                 carried,
                 result["target"],
-                value(len(contender.runs), lambda n: f"{n:g}"),
-                value(sum(run["outcome"] != "ok" for run in contender.runs), lambda n: f"{n:g}"),
-                value(sum(run["time_to_accuracy_s"] is not None for run in contender.shown), lambda n: f"{n:g}"),
+                _reached(contender),
                 spread(time_to_accuracy(contender), seconds),
-                value(summary["speedup"], ratio),
-                spread(pairs, ratio),
+                _factor(summary["speedup"], pairs),
                 spread(contender.spread(lambda run: run["final_accuracy"]), share),
                 spread(contender.spread(_p50), seconds),
                 spread(contender.spread(_p99), seconds),
@@ -97,12 +96,30 @@ def _comparison(view: View, order: Sequence[Contender]) -> Table:
             ]
         )
     columns = [
-        "Candidate", "Carried by", "Switches", "Runs", "Not ok", "Reached", "Time to accuracy", "Times as fast",
-        "The same, by pairs of runs", "Final accuracy", "Step p50", "Step p99", "Step p99, times better",
+        "Candidate", "Carried by", "Switches", "Reached", "Time to accuracy", "Times as fast", "Final accuracy", "Step p50",
+        "Step p99", "p99, times better",
     ]  # fmt: skip
-    words = "Median, and the range over runs. Factors are against the yardstick, the best baseline; above 1 is better."
+    words = (
+        "Median, and the range over runs. Factors are those of medians, against the yardstick, the best baseline; above 1 is "
+        "better; their range is over pairs of runs with the same seed."
+    )
     notable = [index for index, contender in enumerate(order) if contender.best or contender is view.winner]
     return Table(words, columns, rows, notable)
+
+
+def _reached(contender: Contender) -> Value:
+    reached = sum(run["time_to_accuracy_s"] is not None for run in contender.shown)
+    bad = sum(run["outcome"] != "ok" for run in contender.runs)
+    text: list[Content] = [f"{reached} of {len(contender.runs)}"]
+    if bad:
+        text.append(element("span", f"{bad} not ok", class_="range failed"))
+    return Value(reached, joined(text))
+
+
+def _factor(factor: float | None, pairs: Spread | None) -> Value:
+    if factor is None or pairs is None or pairs.count < 2:
+        return value(factor, ratio)
+    return Value(factor, ranged(ratio(factor), ratio(pairs.low), ratio(pairs.high)))
 
 
 def _p50(run: RunResult) -> float | None:
@@ -298,7 +315,7 @@ def _tails(view: View) -> list[Drawing]:
 
 def verdict(view: View) -> str:
     """Says in a sentence or two what came out."""
-    goal = share(view.results["goal"])
+    goal = numbers.goal(view.results["goal"])
     winner, yardstick = view.winner, view.best_baseline
     if winner is None:
         if yardstick is not None:
@@ -311,7 +328,7 @@ def verdict(view: View) -> str:
         return text + "; no baseline did."
     faster = theirs.median / took.median if took.median else None
     better = "as fast as" if faster is not None and faster >= 1 else "as fast as, and so slower than,"
-    text += f", {number(faster)} times {better} {yardstick.name}, the best baseline ({_words(theirs)})."
+    text += f", {number(faster)} times {better} {yardstick.name}, the best baseline, which took {_words(theirs)}."
     tails = [_median(contender.spread(_p99)) for contender in (yardstick, winner)]
     if all(math.isfinite(tail) and tail > 0 for tail in tails):
         text += f" One step in a hundred took longer than {seconds(tails[1])}, against {seconds(tails[0])}."

@@ -34,7 +34,10 @@ def page(title: str, head: Sequence[Content], sections: Sequence[Section], foot:
     style, script = _style(), _file("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # Only this script may run: should a name ever find its way into the page unescaped, it stays without effect.
-    rules = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    rules = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
     links = [element("a", section.title, href=f"#{section.key}") for section in sections]
     body = [
         element("header", *head, element("nav", *links, aria_label="Sections")),

@@ -120,34 +120,32 @@ def read_ports(folder: Path, traces: list[TraceFile], tell: Tell) -> list[PortTr
                 continue
             now = trace["start_s"] + line["t_us"] / 1e6
             for number, sample in found.items():
-                if _sound(sample):
-                    key = (trace["switch"], number)
-                    port = ports.get(key)
-                    if port is None:
-                        peer = trace["ports"].get(number, f"port {number}")
-                        port = ports[key] = PortTrace(trace["switch"], number, peer)
-                    _append(port, now, sample)
-    return [ports[key] for key in sorted(ports, key=lambda key: (key[0], len(key[1]), key[1]))]
+                key = (trace["switch"], number)
+                port = ports.get(key)
+                if port is None:
+                    peer = trace["ports"].get(number, f"port {number}")
+                    port = ports[key] = PortTrace(trace["switch"], number, peer)
+                _append(port, now, sample)
+    return [ports[key] for key in sorted(ports, key=lambda key: (key[0], len(key[1]), key[1])) if ports[key].times]
 
 
-def _sound(sample: object) -> bool:
-    if not isinstance(sample, dict):
-        return False
-    lists = (sample.get("depth"), sample.get("bytes"))
-    return all(isinstance(values, list) and all(is_number(value) for value in values) for values in lists)
-
-
-def _append(port: PortTrace, now: float, sample: dict[str, Any]) -> None:
+def _append(port: PortTrace, now: float, sample: Any) -> None:
+    """Adds a sample; one that is none, or that is not after the one before, is left out."""
     if port.times and now <= port.times[-1]:
         return
-    port.times.append(now)
-    port.queues.append([int(value) for value in sample["depth"]])
-    port.depth.append(sum(port.queues[-1]))
-    port.bytes.append(int(sum(sample["bytes"])))
+    try:
+        queues = [int(depth) for depth in sample["depth"]]
+        waiting = int(sum(sample["bytes"]))
+        dropped = int(sum(sample["drops"].values())) if sample.get("drops") else 0
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        return
     busy = sample.get("utilisation")
+    port.times.append(now)
+    port.queues.append(queues)
+    port.depth.append(sum(queues))
+    port.bytes.append(waiting)
     port.utilisation.append(float(busy) if is_number(busy) else None)
-    drops = sample.get("drops")
-    port.drops.append(sum(int(v) for v in drops.values() if is_number(v)) if isinstance(drops, dict) else 0)
+    port.drops.append(dropped)
 
 
 __all__ = ["PortTrace", "Tell", "inside", "is_number", "read_lines", "read_ports", "step_times"]

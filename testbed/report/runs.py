@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testbed.report.figure import Table, value
@@ -58,27 +58,60 @@ def _address(name: str) -> str:
 
 
 def traffic(view: View) -> Table | None:
-    """What cross traffic got."""
+    """What cross traffic got: all flows of an item together, in the run nearest the median."""
     rows = []
     for contender in view.contenders:
         run = contender.representative
-        for item in run["traffic"] if run is not None else ():
-            sent, lasted = item.get("bytes"), item.get("seconds")
-            got = 8 * float(sent) / float(lasted) if is_number(sent) and is_number(lasted) and lasted else None
-            rest = {key: each for key, each in item.items() if key not in ("name", "kind", "bytes", "seconds")}
-            rows.append(
-                [
-                    contender.name,
-                    str(item.get("name", "")),
-                    str(item.get("kind", "")),
-                    value(float(sent) if is_number(sent) else None, size),
-                    value(float(lasted) if is_number(lasted) else None, seconds),
-                    value(got, rate),
-                    ", ".join(f"{key} {_short(each)}" for key, each in rest.items()),
-                ]
-            )
-    columns = ["Candidate", "Traffic", "Kind", "Arrived", "Time", "Rate", "More"]
-    return Table("Cross traffic in the run nearest the median of each candidate.", columns, rows) if rows else None
+        items: dict[str, list[Mapping[str, Any]]] = {}
+        for flow in run["traffic"] if run is not None else ():
+            items.setdefault(str(flow.get("name", "")), []).append(flow)
+        for name, flows in items.items():
+            lasted = None if run is None else run["training_s"]
+            rows.append([contender.name, name, *_flows(flows, lasted)])
+    columns = [
+        "Candidate", "Traffic", "Kind", "From", "To", "Flows", "Sent", "Arrived", "Mean rate", "Packets lost", "Mean delay",
+        "Longest delay", "Trouble",
+    ]  # fmt: skip
+    words = "Cross traffic in the run nearest the median of each candidate; its mean rate is from the first step on."
+    return Table(words, columns, rows) if rows else None
+
+
+def _flows(flows: Sequence[Mapping[str, Any]], lasted: float | None) -> list[object]:
+    sent, arrived = _sum(flows, "sent", "bytes"), _sum(flows, "received", "bytes")
+    packets, lost = _sum(flows, "received", "packets"), _sum(flows, "received", "lost")
+    delay, longest = _sum(flows, "received", "delay_ns"), [_of(flow, "received", "longest_delay_ns") for flow in flows]
+    known = [each for each in longest if each is not None]
+    starts = [flow.get("start_ns") for flow in flows]
+    start = min((float(each) for each in starts if is_number(each)), default=0.0) / 1e9
+    active = lasted - start if lasted is not None and lasted > start else None
+    errors = [str(error) for flow in flows for error in _list(flow.get("errors"))]
+    return [
+        ", ".join(dict.fromkeys(str(flow.get("kind", "")) for flow in flows)),
+        *(", ".join(dict.fromkeys(str(flow.get(end, "")) for flow in flows)) for end in ("source", "sink")),
+        value(len(flows), count),
+        value(sent, size),
+        value(arrived, size),
+        value(8 * arrived / active if arrived is not None and active else None, rate),
+        value(lost / (packets + lost) if packets is not None and lost is not None and packets + lost else None, share),
+        value(delay / packets / 1e9 if delay is not None and packets else None, seconds),
+        value(max(known) / 1e9 if known else None, seconds),
+        element("span", "; ".join(errors[:3]), class_="failed") if errors else "",
+    ]
+
+
+def _sum(flows: Sequence[Mapping[str, Any]], end: str, key: str) -> float | None:
+    found = [each for flow in flows if (each := _of(flow, end, key)) is not None]
+    return sum(found) if found else None
+
+
+def _of(flow: Mapping[str, Any], end: str, key: str) -> float | None:
+    counts = flow.get(end)
+    found = counts.get(key) if isinstance(counts, Mapping) else None
+    return float(found) if is_number(found) else None
+
+
+def _list(found: object) -> list[object]:
+    return found if isinstance(found, list) else []
 
 
 def _short(item: Any) -> str:

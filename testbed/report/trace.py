@@ -28,12 +28,22 @@ Event = dict[str, Any]
 
 def write_traces(view: View) -> list[Path]:
     """Writes the timeline of the run nearest the median of each candidate, and returns their paths."""
-    runs = [contender.representative for contender in view.contenders]
-    return [write_trace(run, view.folder, tell=view.tell) for run in runs if run is not None and run["zero_s"] is not None]
+    written = []
+    for contender in view.contenders:
+        run = contender.representative
+        if run is not None and run["zero_s"] is not None:
+            written.append(write_trace(run, view.folder, tell=view.tell, ports=view.ports.get(contender.name, ())))
+    return written
 
 
 def write_trace(
-    run: RunResult, run_dir: Path, path: Path | None = None, *, limit: int = LIMIT, tell: Tell = lambda text: None
+    run: RunResult,
+    run_dir: Path,
+    path: Path | None = None,
+    *,
+    limit: int = LIMIT,
+    tell: Tell = lambda text: None,
+    ports: Iterable[PortTrace] | None = None,
 ) -> Path:
     """Writes the timeline of one run.
 
@@ -43,6 +53,7 @@ def write_trace(
         path: None for ``trace.json`` in the run's folder.
         limit: At most so many events are written; the run's beginning is kept, and its metadata say so.
         tell: Is told what could not be read.
+        ports: The run's queues over time, if they have been read already.
 
     Returns:
         The path.
@@ -54,7 +65,7 @@ def write_trace(
     for rank in run["ranks"]:
         timeline.add_rank(rank["rank"], rank["host"], read_lines(run_dir, rank["log"], tell))
     timeline.add_arrows()
-    for port in read_ports(run_dir, run["traces"], tell):
+    for port in read_ports(run_dir, run["traces"], tell) if ports is None else ports:
         timeline.add_port(port)
     for event in run["events"]:
         says = event["what"] or event["kind"]
