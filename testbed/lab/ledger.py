@@ -28,6 +28,11 @@ from testbed.lab.processes import Process, boot, end, marked, wait
 STATE: Final = "DLCP_TESTBED_STATE"
 """Environment variable with the folder of the ledgers, in place of the usual one."""
 _SYSCTL: Final = Path("/proc/sys")
+_FIELDS: Final[dict[str, dict[str, type]]] = {
+    "driver": {"pid": int, "started": int, "boot": str},
+    "process": {"pid": int, "started": int},
+    "sysctl": {"name": str, "former": str, "value": str},
+}
 
 
 def folder() -> Path:
@@ -213,11 +218,12 @@ def _end_of(run: str, driver: dict[str, Any], records: list[dict[str, Any]]) -> 
 def _read(file: Path) -> list[dict[str, Any]]:
     records = []
     with contextlib.suppress(OSError):
-        for line in file.read_text().splitlines():
+        for line in file.read_text(errors="replace").splitlines():
             # The last line may be cut where the driver was killed.
-            with contextlib.suppress(json.JSONDecodeError):
+            with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)
-                if isinstance(record, dict) and isinstance(record.get("kind"), str):
+                kinds = _FIELDS.get(str(record.get("kind"))) if isinstance(record, dict) else None
+                if kinds is not None and all(type(record.get(key)) is kind for key, kind in kinds.items()):
                     records.append(record)
     return records
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -39,8 +40,11 @@ def wait_until_reachable(lab: Lab) -> None:
                 waiting.discard(pair)
         if waiting and time.monotonic() > deadline:
             lab.check()
+            file = lab.run_dir / "unreachable.json"
+            file.write_text(json.dumps(lab.statistics(), indent=1))
             source, target = min(waiting)
-            raise LabError(f"{source} does not reach {target}, nor do {len(waiting) - 1} other hosts reach the next one")
+            others = f", nor do {len(waiting) - 1} other hosts reach the next one" if len(waiting) > 1 else ""
+            raise LabError(f"{source} does not reach {target}{others}; what was counted meanwhile is in {file}")
 
 
 __all__ = ["wait_until_reachable"]

@@ -60,16 +60,21 @@ def configure(plan: LabPlan, pids: Mapping[str, int]) -> None:
             lines += _batch("tc", [line for arc in topology.graph.leaving(node) for line in shaping(topology, arc)])
         else:
             lines += _batch("ip", ["link set lo up", *(f"link set {name} up" for name in names)])
-        lines += ["echo ==", "tc qdisc show", "tc class show dev eth0 2>/dev/null || true" if is_host else "true"]
-        lines += [f"echo == {name}; ethtool -k {name}" for name in names]
+        lines += ["echo '== qdiscs'; tc qdisc show"]
+        lines += [
+            f"echo '== classes {name}'; tc class show dev {name}; echo '== offloads {name}'; ethtool -k {name}" for name in names
+        ]
         scripts[pids[node]] = "\n".join(lines)
     answers = namespaces.run_all(scripts, "configuring the interfaces")
     for node, pid in pids.items():
-        _, state, *offloads = re.split(r"^==", answers[pid], flags=re.MULTILINE)
-        _check_offloads(node, offloads)
+        _, *sections = re.split(r"^== (.*)\n", answers[pid], flags=re.MULTILINE)
+        shown = dict(zip(sections[::2], sections[1::2], strict=True))
+        for name in interfaces[node]:
+            _check_offloads(node, name, shown[f"offloads {name}"])
         if not node.startswith(".") and topology.graph.is_host(node):
             for arc in topology.graph.leaving(node):
-                check_shaped(node, interface(arc.port), arc.rate, state)
+                name = interface(arc.port)
+                check_shaped(node, name, arc.rate, shown["qdiscs"], shown[f"classes {name}"])
 
 
 # Without IPv6 there are no router solicitations, which would fill queues and be counted.
@@ -130,28 +135,26 @@ def shaping(topology: Topology, arc: Arc, rate_bps: int | None = None) -> list[s
     ]
 
 
-def check_shaped(node: str, dev: str, rate_bps: int, shown: str) -> None:
-    """Makes sure that an interface is shaped, by what ``tc qdisc show`` and ``tc class show`` print.
+def check_shaped(node: str, dev: str, rate_bps: int, qdiscs: str, classes: str) -> None:
+    """Makes sure that an interface is shaped, by what ``tc qdisc show`` and ``tc class show dev`` print.
 
     Raises:
         LabError: It is not.
     """
-    if not re.search(rf"^qdisc htb 1: dev {dev} root ", shown, re.MULTILINE):
+    if not re.search(rf"^qdisc htb 1: dev {dev} root ", qdiscs, re.MULTILINE):
         raise LabError(f"{node}: {dev} is not shaped: the kernel has no HTB there")
-    if not re.search(rf"^qdisc pfifo 10: dev {dev} parent 1:1 ", shown, re.MULTILINE):
+    if not re.search(rf"^qdisc pfifo 10: dev {dev} parent 1:1 ", qdiscs, re.MULTILINE):
         raise LabError(f"{node}: {dev} has no queue of its own: the kernel has no pfifo there")
-    rates = re.findall(r"^class htb 1:1 root .*? rate ([\d.]+)([KMG]?)bit ", shown, re.MULTILINE)
-    if dev == "eth0" and not any(abs(float(number) * _UNITS[unit] / rate_bps - 1) < 0.02 for number, unit in rates):
+    rates = re.findall(r"^class htb 1:1 root .*? rate ([\d.]+)([KMG]?)bit ", classes, re.MULTILINE)
+    if not any(abs(float(number) * _UNITS[unit] / rate_bps - 1) < 0.02 for number, unit in rates):
         raise LabError(f"{node}: {dev} is to send at {rate_bps} bit/s, but the kernel has {rates or 'no rate'}")
 
 
-def _check_offloads(node: str, answers: Iterable[str]) -> None:
+def _check_offloads(node: str, dev: str, answer: str) -> None:
     wanted = ("tx-checksumming", "generic-segmentation-offload", "generic-receive-offload", "tcp-segmentation-offload")
-    for answer in answers:
-        name = answer.split()[0]
-        left = [each for each in wanted if re.search(rf"^{each}: on", answer, re.MULTILINE)]
-        if left:
-            raise LabError(f"{node}: {name} still has {', '.join(left)} on")
+    left = [each for each in wanted if re.search(rf"^{each}: on", answer, re.MULTILINE)]
+    if left:
+        raise LabError(f"{node}: {dev} still has {', '.join(left)} on")
 
 
 __all__ = ["HOST_QUEUE", "check_shaped", "configure", "host_links", "host_routes", "make_links", "shaping"]
