@@ -289,8 +289,8 @@ class ExpressionCompiler:
         first, second = self.layout.program.headers[left], self.layout.program.headers[right]
         if first.type.name != second.type.name:
             return "False"
-        pairs = zip(self.layout.state(first), self.layout.state(second), strict=True)
-        same = [f"{one} == {other}" for one, other in pairs if one[0] in "fw"]
+        sides = [[name for name in self.layout.state(side) if name[0] in "fw"] for side in (first, second)]
+        same = [f"{one} == {other}" for one, other in zip(*sides, strict=True)]
         return f"({' and '.join([self.of_field(left, VALID).text, self.of_field(right, VALID).text, *same])})"
 
 

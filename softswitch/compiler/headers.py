@@ -81,7 +81,7 @@ class HeaderCompiler:
         if target == source:
             return
         to, of = self.program.headers[target], self.program.headers[source]
-        names, values = self.layout.state(to), self.layout.state(of)
+        names, values = self._value(to), self._value(of)
         if to.metadata or of.metadata:
             names = [name for name in names if name[0] != "v"]
             values = [value for value in values if value[0] != "v"]
@@ -95,6 +95,10 @@ class HeaderCompiler:
             self.validate(writer, to)
         with writer.block("else:"):
             writer.line(f"v{to.index} = 0")
+
+    def _value(self, header: Header) -> list[str]:
+        """Local variables that a copy takes along; the place in the packet has no meaning for the target."""
+        return [name for name in self.layout.state(header) if name[0] != "o"]
 
     @staticmethod
     def _assign(writer: Writer, names: list[str], values: list[str]) -> None:
@@ -117,7 +121,7 @@ class HeaderCompiler:
                 origin = position - number
                 if 0 <= origin < size:
                     other = self.program.headers[columns[origin][place]]
-                    self._assign(writer, self.layout.state(header), self.layout.state(other))
+                    self._assign(writer, self._value(header), self._value(other))
                 elif not header.metadata:
                     writer.line(f"v{header.index} = 0")
         count = f"n{items.index}"

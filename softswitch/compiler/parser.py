@@ -321,6 +321,10 @@ class ParserCompiler:
                 writer.line(f"s = {self._numbers[target]!r}")
 
         cases = self._merged(state)
+        if not cases:
+            for part in state.key:
+                if isinstance(part.value, Lookahead):
+                    self._need(writer, place, (part.value.offset + part.value.width + 7) // 8)
         if not state.key or not cases:
             go(state.default)
             return
