@@ -1,0 +1,1 @@
+"""Packet-level simulation of training traffic: what a network and a transport do to a job, before anybody touches a switch."""

@@ -1,0 +1,107 @@
+"""Hosts: packets come out of flows at the pace of the interface, the most urgent class first, flows of a class in turn.
+
+A flow is *listed* at its interface while it may have something to send. What a flow has, its transport says when it is asked;
+so nothing waits in the host but control packets, and a flow that is stopped sends no more.
+"""
+
+from __future__ import annotations
+
+from sim.engine.agenda import schedule
+from sim.engine.layout import (
+    A_BUSY,
+    A_DOWN,
+    A_LEAVE,
+    A_MASK,
+    A_PENDING,
+    A_QUEUES,
+    A_READY,
+    A_RINGS,
+    A_UP,
+    CLASS_MASK,
+    F_ARC,
+    F_CLASS,
+    F_KIND,
+    F_LISTED,
+    F_NEXT,
+    P_FLAGS,
+    Q_COUNT,
+    RAW,
+)
+from sim.engine.ports import admit, first_waiting, lose, transmit, wait_for
+from sim.engine.window import take_raw, take_window
+from sim.engine.words import MASK32, Words, highest, ld, st
+
+
+def take(m: Words, flow: int, now: int) -> int:
+    """Returns the next packet of a flow, or 0 if it may not send now."""
+    kind = ld(m, flow + F_KIND)
+    if kind == RAW:
+        return take_raw(m, flow, now)
+    return take_window(m, flow, now)
+
+
+def enlist(m: Words, flow: int, now: int) -> None:
+    """Lists a flow at its interface, if it is not, and wakes the interface."""
+    arc = ld(m, flow + F_ARC)
+    if ld(m, flow + F_LISTED) == 0:
+        st(m, flow + F_LISTED, 1)
+        number = ld(m, flow + F_CLASS)
+        ring = arc + A_RINGS + number
+        last = ld(m, ring)
+        if last:
+            st(m, flow + F_NEXT, ld(m, last + F_NEXT))
+            st(m, last + F_NEXT, flow)
+        else:
+            st(m, flow + F_NEXT, flow)
+            st(m, arc + A_READY, ld(m, arc + A_READY) | (1 << number))
+        st(m, ring, flow)
+    wake(m, arc, now)
+
+
+def wake(m: Words, arc: int, now: int) -> None:
+    """Sees to it that an interface whose link is up is served when the link is free."""
+    if ld(m, arc + A_UP):
+        wait_for(m, arc, now)
+
+
+def send_control(m: Words, arc: int, packet: int, now: int) -> None:
+    """Sends a packet that waits for no flow's turn: an acknowledgement, or control."""
+    if ld(m, arc + A_UP) == 0:
+        lose(m, packet, arc, A_DOWN)
+        return
+    queue = arc + A_QUEUES + ((ld(m, packet + P_FLAGS) & CLASS_MASK) << 2)
+    admit(m, arc, queue, ld(m, queue + Q_COUNT) & MASK32, packet, now)
+
+
+def serve_host(m: Words, arc: int, now: int) -> None:
+    """The link of an interface is free: sends what is next."""
+    st(m, arc + A_PENDING, 0)
+    if ld(m, arc + A_UP) == 0:
+        return
+    while True:
+        mask = ld(m, arc + A_MASK)
+        both = mask | ld(m, arc + A_READY)
+        if both == 0:
+            return
+        number = highest(both)
+        if mask >> number & 1:
+            packet = first_waiting(m, arc, now)
+        else:
+            ring = arc + A_RINGS + number
+            last = ld(m, ring)
+            flow = ld(m, last + F_NEXT)
+            packet = take(m, flow, now)
+            if packet == 0:
+                st(m, flow + F_LISTED, 0)
+                if flow == last:
+                    st(m, ring, 0)
+                    st(m, arc + A_READY, ld(m, arc + A_READY) ^ (1 << number))
+                else:
+                    st(m, last + F_NEXT, ld(m, flow + F_NEXT))
+                continue
+            st(m, ring, flow)
+        transmit(m, arc, packet, now)
+        break
+    if ld(m, arc + A_MASK) | ld(m, arc + A_READY):
+        st(m, arc + A_PENDING, 1)
+        schedule(m, arc + A_LEAVE, ld(m, arc + A_BUSY))

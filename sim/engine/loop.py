@@ -1,0 +1,168 @@
+"""The loop: takes the next event and does what it says, until the pause, the budget, or the end."""
+
+from __future__ import annotations
+
+from sim.engine.agenda import advance, arm, fires
+from sim.engine.hosts import enlist, send_control, serve_host
+from sim.engine.layout import (
+    A_DOWN,
+    A_HOST,
+    A_LEAVE,
+    A_TARGET,
+    ACK,
+    DEAD,
+    E_KIND,
+    F_AFTER,
+    F_BACK,
+    F_EDGE_COUNT,
+    F_EDGES,
+    F_END,
+    F_FROM,
+    F_KIND,
+    F_START,
+    F_TIMER,
+    F_TO,
+    F_WAITS,
+    H_BUDGET,
+    H_DONE,
+    H_DONE_COUNT,
+    H_EVENTS,
+    H_FAR_COUNT,
+    H_FAR_ROOM,
+    H_FREE_COUNT,
+    H_HOPS,
+    H_NEAR_COUNT,
+    H_NO_ROUTE,
+    H_NOW,
+    H_OPEN,
+    H_WAITING,
+    K_ARRIVE,
+    K_FREE,
+    K_START,
+    K_WINDOW,
+    KIND_SHIFT,
+    MORE_EVENTS,
+    MORE_PACKETS,
+    N_SWITCH,
+    P_FLAGS,
+    P_FLOW,
+    PAUSED,
+    QUIET,
+    RAW,
+    RESERVE,
+)
+from sim.engine.ports import arrived, give_packet, lose, offer, serve
+from sim.engine.routing import route
+from sim.engine.window import on_ack, on_data, on_timeout, to_ack
+from sim.engine.words import Words, ld, st
+
+
+def run(m: Words) -> int:
+    """Runs until :data:`H_UNTIL`, for at most :data:`H_BUDGET` events, and returns why it stopped.
+
+    A shortage of packets or of room for events is told before anything is done about the next event, so that it can be resumed.
+    """
+    budget = ld(m, H_BUDGET)
+    while budget > 0:
+        if ld(m, H_FREE_COUNT) < RESERVE:
+            return MORE_PACKETS
+        if ld(m, H_FAR_COUNT) + RESERVE > ld(m, H_FAR_ROOM):
+            return MORE_EVENTS
+        event = advance(m)
+        if event == 0:
+            return PAUSED if ld(m, H_NEAR_COUNT) + ld(m, H_FAR_COUNT) + ld(m, H_WAITING) > 0 else QUIET
+        budget -= 1
+        st(m, H_EVENTS, ld(m, H_EVENTS) + 1)
+        now = ld(m, H_NOW)
+        kind = ld(m, event + E_KIND)
+        if kind == K_ARRIVE:
+            arrive(m, event, now)
+        elif kind == K_FREE:
+            if ld(m, event - A_LEAVE + A_HOST):
+                serve_host(m, event - A_LEAVE, now)
+            else:
+                serve(m, event - A_LEAVE, now)
+        elif fires(m, event, ld(m, 0), now):
+            ring(m, event, kind, now)
+        if ld(m, H_OPEN) == 0:
+            return QUIET
+    st(m, H_BUDGET, 0)
+    return PAUSED
+
+
+def arrive(m: Words, arc: int, now: int) -> None:
+    """A packet arrives at the far end of a link."""
+    packet = arrived(m, arc)
+    flags = ld(m, packet + P_FLAGS)
+    if flags & DEAD:
+        lose(m, packet, arc, A_DOWN)
+        return
+    st(m, H_HOPS, ld(m, H_HOPS) + 1)
+    node = ld(m, arc + A_TARGET)
+    if ld(m, node + N_SWITCH):
+        out = route(m, node, packet)
+        if out:
+            offer(m, out, packet, now)
+        else:
+            lose(m, packet, 0, H_NO_ROUTE)
+        return
+    flow = ld(m, packet + P_FLOW)
+    kind = (flags >> KIND_SHIFT) & 7
+    if kind == ACK:
+        on_ack(m, flow, packet, now)
+        enlist(m, flow, now)
+        return
+    done = on_data(m, flow, packet)
+    if ld(m, flow + F_KIND) == RAW:
+        give_packet(m, packet)
+    else:
+        to_ack(m, flow, packet)
+        send_control(m, ld(m, flow + F_BACK), packet, now)
+    if done:
+        complete(m, flow, now)
+
+
+def complete(m: Words, flow: int, now: int) -> None:
+    """A message is complete at its receiver: starts what waited for it."""
+    st(m, flow + F_END, now)
+    count = ld(m, H_DONE_COUNT)
+    st(m, ld(m, H_DONE) + count, flow)
+    st(m, H_DONE_COUNT, count + 1)
+    st(m, H_OPEN, ld(m, H_OPEN) - 1)
+    edge = ld(m, flow + F_EDGES)
+    end = edge + ld(m, flow + F_EDGE_COUNT)
+    while edge < end:
+        other = ld(m, edge)
+        waits = ld(m, other + F_WAITS) - 1
+        st(m, other + F_WAITS, waits)
+        if waits == 0:
+            # The sender may have been computing on the data that it waited for.
+            start = now + ld(m, other + F_AFTER)
+            earliest = ld(m, other + F_START)
+            begin(m, other, start if start > earliest else earliest)
+        edge += 1
+
+
+def begin(m: Words, flow: int, start: int) -> None:
+    """Enters the start of a flow, whose timer serves for that too."""
+    st(m, flow + F_START, start)
+    st(m, flow + F_TIMER + E_KIND, K_START)
+    # A timer that is wanted at 0 is stopped: what starts at once starts a picosecond later.
+    arm(m, flow + F_TIMER, start if start else 1)
+
+
+def ring(m: Words, timer: int, kind: int, now: int) -> None:
+    """A timer has run out."""
+    if kind == K_START:
+        st(m, timer + E_KIND, K_WINDOW)
+        flow = timer - F_TIMER
+        if ld(m, flow + F_FROM) == ld(m, flow + F_TO):
+            complete(m, flow, now)
+        else:
+            enlist(m, flow, now)
+    elif kind == K_WINDOW:
+        on_timeout(m, timer - F_TIMER, now)
+        enlist(m, timer - F_TIMER, now)
+
+
+__all__ = ["begin", "complete", "run"]

@@ -1,0 +1,262 @@
+"""Packets, queues and links: what a port does to a packet.
+
+A port has eight queues, seven first, and one link, on which packets follow each other in order. Only the foremost packet of a
+link has an event, and a port has one only while something waits for it.
+
+The verdict on a packet is that of the P4 program (``p4/dropping.p4``, ``p4/marking.p4``): it depends on how many packets wait
+in the queue that it would join, the one that is being sent left out.
+"""
+
+from __future__ import annotations
+
+from sim.engine.agenda import schedule
+from sim.engine.layout import (
+    A_ARRIVE,
+    A_BACKLOG,
+    A_BUSY,
+    A_BYTES,
+    A_DEEPEST,
+    A_DELAY,
+    A_DOWN,
+    A_DROP_AT,
+    A_DROPPED,
+    A_ERRORS,
+    A_FULL,
+    A_HEAD,
+    A_LEAVE,
+    A_LIMIT,
+    A_LIMIT_BYTES,
+    A_LOSS,
+    A_MARK_AT,
+    A_MARKED,
+    A_MASK,
+    A_PACKETS,
+    A_PENDING,
+    A_QUEUES,
+    A_SWITCH,
+    A_TAIL,
+    A_TICKS,
+    A_TRIMMED,
+    A_UP,
+    A_WAIT,
+    A_WAITED,
+    CE,
+    CLASS_MASK,
+    CUT,
+    DATA,
+    DEAD,
+    ECT,
+    F_CUTS,
+    F_LOST,
+    H_FREE,
+    H_FREE_COUNT,
+    H_PATIENCE,
+    H_RANDOM,
+    H_TRIM,
+    H_TRIM_BYTES,
+    KEPT,
+    KIND_SHIFT,
+    N_ALPHA,
+    N_ROOM,
+    N_USED,
+    P_FLAGS,
+    P_FLOW,
+    P_NEXT,
+    P_TIME,
+    Q_BYTES,
+    Q_COUNT,
+    Q_HEAD,
+    Q_TAIL,
+    SIZE_SHIFT,
+)
+from sim.engine.words import MASK32, MASK63, Words, highest, ld, st
+
+
+def take_packet(m: Words) -> int:
+    """Returns a packet from the pool; the engine returns for more before the pool can be empty."""
+    packet = ld(m, H_FREE)
+    st(m, H_FREE, ld(m, packet + P_NEXT))
+    st(m, H_FREE_COUNT, ld(m, H_FREE_COUNT) - 1)
+    return packet
+
+
+def give_packet(m: Words, packet: int) -> None:
+    """Puts a packet back into the pool."""
+    st(m, packet + P_NEXT, ld(m, H_FREE))
+    st(m, H_FREE, packet)
+    st(m, H_FREE_COUNT, ld(m, H_FREE_COUNT) + 1)
+
+
+def chance(m: Words) -> int:
+    """Returns the next 40 random bits."""
+    value = (ld(m, H_RANDOM) * 6364136223846793005 + 1442695040888963407) & MASK63
+    st(m, H_RANDOM, value)
+    return value >> 23
+
+
+def lose(m: Words, packet: int, arc: int, cause: int) -> None:
+    """A packet is gone; ``cause`` is the counter of the arc that says why."""
+    st(m, arc + cause, ld(m, arc + cause) + 1)
+    if (ld(m, packet + P_FLAGS) >> KIND_SHIFT) & 7 == DATA:
+        flow = ld(m, packet + P_FLOW)
+        st(m, flow + F_LOST, ld(m, flow + F_LOST) + 1)
+    give_packet(m, packet)
+
+
+def transmit(m: Words, arc: int, packet: int, now: int) -> None:
+    """Puts a packet on the link, which is free."""
+    size = ld(m, packet + P_FLAGS) >> SIZE_SHIFT
+    busy = now + ((size * ld(m, arc + A_TICKS)) >> 12)
+    st(m, arc + A_BUSY, busy)
+    st(m, arc + A_PACKETS, ld(m, arc + A_PACKETS) + 1)
+    st(m, arc + A_BYTES, ld(m, arc + A_BYTES) + size)
+    loss = ld(m, arc + A_LOSS)
+    if loss and chance(m) < loss:
+        lose(m, packet, arc, A_ERRORS)
+        return
+    arrival = busy + ld(m, arc + A_DELAY)
+    st(m, packet + P_NEXT, 0)
+    tail = ld(m, arc + A_TAIL)
+    if tail:
+        # A link whose delay was shortened still keeps order.
+        before = ld(m, tail + P_TIME)
+        st(m, packet + P_TIME, arrival if arrival > before else before)
+        st(m, tail + P_NEXT, packet)
+    else:
+        st(m, packet + P_TIME, arrival)
+        st(m, arc + A_HEAD, packet)
+        schedule(m, arc + A_ARRIVE, arrival)
+    st(m, arc + A_TAIL, packet)
+
+
+def arrived(m: Words, arc: int) -> int:
+    """Takes the foremost packet off a link, and enters the arrival of the one behind it."""
+    packet = ld(m, arc + A_HEAD)
+    behind = ld(m, packet + P_NEXT)
+    st(m, arc + A_HEAD, behind)
+    if behind:
+        schedule(m, arc + A_ARRIVE, ld(m, behind + P_TIME))
+    else:
+        st(m, arc + A_TAIL, 0)
+    return packet
+
+
+def wait_for(m: Words, arc: int, now: int) -> None:
+    """Sees to it that the port is served when its link is free."""
+    if ld(m, arc + A_PENDING) == 0:
+        st(m, arc + A_PENDING, 1)
+        busy = ld(m, arc + A_BUSY)
+        schedule(m, arc + A_LEAVE, busy if busy > now else now)
+
+
+def offer(m: Words, arc: int, packet: int, now: int) -> None:
+    """Gives a packet to the port of a switch: drops, trims or marks it, and sends it or lets it wait."""
+    if ld(m, arc + A_UP) == 0:
+        lose(m, packet, arc, A_DOWN)
+        return
+    flags = ld(m, packet + P_FLAGS)
+    queue = arc + A_QUEUES + ((flags & CLASS_MASK) << 2)
+    count = ld(m, queue + Q_COUNT)
+    depth = count & MASK32
+    cut = 0
+    if flags & KEPT == 0 and depth >= ld(m, arc + A_DROP_AT) and count >> 32 < ld(m, H_PATIENCE):
+        st(m, queue + Q_COUNT, count + (1 << 32))
+        if ld(m, H_TRIM) == 0:
+            lose(m, packet, arc, A_DROPPED)
+            return
+        cut = 1
+        flow = ld(m, packet + P_FLOW)
+        st(m, flow + F_CUTS, ld(m, flow + F_CUTS) + 1)
+        st(m, arc + A_TRIMMED, ld(m, arc + A_TRIMMED) + 1)
+        flags = (flags & ((1 << SIZE_SHIFT) - 1)) | CLASS_MASK | KEPT | CUT | (ld(m, H_TRIM_BYTES) << SIZE_SHIFT)
+        st(m, packet + P_FLAGS, flags)
+        queue = arc + A_QUEUES + (CLASS_MASK << 2)
+        depth = ld(m, queue + Q_COUNT) & MASK32
+    if cut == 0 and flags & (ECT | CE) == ECT and depth >= ld(m, arc + A_MARK_AT):
+        flags |= CE
+        st(m, packet + P_FLAGS, flags)
+        st(m, arc + A_MARKED, ld(m, arc + A_MARKED) + 1)
+    admit(m, arc, queue, depth, packet, now)
+
+
+def admit(m: Words, arc: int, queue: int, depth: int, packet: int, now: int) -> None:
+    """Sends a packet if the link is free and nothing waits; else it waits, if there is room."""
+    if ld(m, arc + A_MASK) == 0 and ld(m, arc + A_PENDING) == 0 and ld(m, arc + A_BUSY) <= now:
+        st(m, queue + Q_COUNT, 0)
+        transmit(m, arc, packet, now)
+        return
+    size = ld(m, packet + P_FLAGS) >> SIZE_SHIFT
+    held = ld(m, queue + Q_BYTES)
+    limit = ld(m, arc + A_LIMIT)
+    limit_bytes = ld(m, arc + A_LIMIT_BYTES)
+    node = ld(m, arc + A_SWITCH)
+    room = ld(m, node + N_ROOM)
+    if room:
+        # Dynamic threshold (Choudhury and Hahne, 1998): no port may hold more than alpha times what is left.
+        used = ld(m, node + N_USED)
+        left = room - used
+        if size > left or (ld(m, arc + A_BACKLOG) + size) * 256 > left * ld(m, node + N_ALPHA):
+            lose(m, packet, arc, A_FULL)
+            return
+        st(m, node + N_USED, used + size)
+    elif (limit and depth >= limit) or (limit_bytes and held + size > limit_bytes):
+        lose(m, packet, arc, A_FULL)
+        return
+    st(m, packet + P_NEXT, 0)
+    st(m, packet + P_TIME, now)
+    if depth:
+        st(m, ld(m, queue + Q_TAIL) + P_NEXT, packet)
+    else:
+        st(m, queue + Q_HEAD, packet)
+        st(m, arc + A_MASK, ld(m, arc + A_MASK) | (1 << ((queue - arc - A_QUEUES) >> 2)))
+    st(m, queue + Q_TAIL, packet)
+    st(m, queue + Q_COUNT, depth + 1)
+    st(m, queue + Q_BYTES, held + size)
+    backlog = ld(m, arc + A_BACKLOG) + size
+    st(m, arc + A_BACKLOG, backlog)
+    if backlog > ld(m, arc + A_DEEPEST):
+        st(m, arc + A_DEEPEST, backlog)
+    wait_for(m, arc, now)
+
+
+def first_waiting(m: Words, arc: int, now: int) -> int:
+    """Takes the next packet out of a port's queues, of which one is not empty; at ``now`` 0 its wait does not count."""
+    mask = ld(m, arc + A_MASK)
+    number = highest(mask)
+    queue = arc + A_QUEUES + (number << 2)
+    packet = ld(m, queue + Q_HEAD)
+    depth = (ld(m, queue + Q_COUNT) & MASK32) - 1
+    st(m, queue + Q_COUNT, depth)
+    st(m, queue + Q_HEAD, ld(m, packet + P_NEXT))
+    if depth == 0:
+        st(m, arc + A_MASK, mask ^ (1 << number))
+    size = ld(m, packet + P_FLAGS) >> SIZE_SHIFT
+    st(m, queue + Q_BYTES, ld(m, queue + Q_BYTES) - size)
+    st(m, arc + A_BACKLOG, ld(m, arc + A_BACKLOG) - size)
+    node = ld(m, arc + A_SWITCH)
+    if ld(m, node + N_ROOM):
+        st(m, node + N_USED, ld(m, node + N_USED) - size)
+    if now:
+        st(m, arc + A_WAIT, ld(m, arc + A_WAIT) + now - ld(m, packet + P_TIME))
+        st(m, arc + A_WAITED, ld(m, arc + A_WAITED) + 1)
+    return packet
+
+
+def serve(m: Words, arc: int, now: int) -> None:
+    """The link of a switch's port is free: sends what is next."""
+    st(m, arc + A_PENDING, 0)
+    if ld(m, arc + A_MASK) == 0:
+        return
+    transmit(m, arc, first_waiting(m, arc, now), now)
+    if ld(m, arc + A_MASK):
+        wait_for(m, arc, now)
+
+
+def flush(m: Words, arc: int) -> None:
+    """The link is cut: what waits for it is lost, and what is on it will not arrive."""
+    packet = ld(m, arc + A_HEAD)
+    while packet:
+        st(m, packet + P_FLAGS, ld(m, packet + P_FLAGS) | DEAD)
+        packet = ld(m, packet + P_NEXT)
+    while ld(m, arc + A_MASK):
+        lose(m, first_waiting(m, arc, 0), arc, A_DOWN)

@@ -1,0 +1,227 @@
+"""Puts messages into a memory, as flows of a transport."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dlcp.topology import Topology
+from sim.engine.layout import (
+    CUBIC,
+    DCTCP,
+    E_KIND,
+    ECT,
+    F_ACKS,
+    F_AFTER,
+    F_ALPHA,
+    F_ARC,
+    F_BACK,
+    F_CLASS,
+    F_DUPS,
+    F_EDGE_COUNT,
+    F_EDGES,
+    F_FLAGS,
+    F_FROM,
+    F_FULL,
+    F_GAIN,
+    F_GOT,
+    F_GREATEST,
+    F_HASH,
+    F_HIGH,
+    F_HOLES,
+    F_KIND,
+    F_MISSING,
+    F_NUMBER,
+    F_PACKETS,
+    F_RTO,
+    F_START,
+    F_TAIL,
+    F_THRESHOLD,
+    F_TIMER,
+    F_TO,
+    F_WAITS,
+    F_WINDOW,
+    F_WORDS,
+    K_START,
+    KEPT,
+    RAW,
+    SPRAY_HASH,
+    SPRAY_LEAST,
+    SPRAY_RANDOM,
+    SPRAY_SHIFT,
+    SPRAY_TURN,
+    TCP,
+)
+from sim.engine.loop import begin
+from sim.engine.window import ALPHA_ONE, ONE
+from sim.engine.words import mix
+from sim.messages import Message
+from sim.network import ETHERNET_BYTES, PICOSECONDS, Network
+
+WINDOWED: Final = {"tcp": TCP, "cubic": CUBIC, "dctcp": DCTCP}
+SPRAYS: Final = {"hash": SPRAY_HASH, "round-robin": SPRAY_TURN, "random": SPRAY_RANDOM, "least-queue": SPRAY_LEAST}
+
+TCP_HEADERS: Final = 40
+"""IPv4 and TCP without options."""
+UDP_HEADERS: Final = 28
+CONTROL_BYTES: Final = 64
+"""An acknowledgement, or a frame of the shortest length that Ethernet has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """A transport and its settings; the defaults are usual ones in data centres.
+
+    Attributes:
+        name: ``raw`` (datagrams, nothing is sent again), ``tcp`` (Reno with SACK), ``cubic``, ``dctcp`` or ``dlcp``.
+        spray: How its packets spread over paths: ``hash``, ``round-robin``, ``random``, ``least-queue``.
+        initial_window: Packets.
+        largest_window: Packets.
+        reordering: By how many packets one has to be passed over before it counts as lost.
+        least_timeout: Shortest retransmission timeout, picoseconds.
+        gain: Weight of the newest share of marks in DCTCP's average.
+        trust_class: Switches put its packets into the queue of their class; otherwise all into queue 0.
+        payload: Most payload bytes of a packet; 0 is what the MTU leaves.
+    """
+
+    name: str
+    spray: str = "hash"
+    initial_window: int = 10
+    largest_window: int = 1 << 20
+    reordering: int = 3
+    least_timeout: int = 10**9
+    gain: float = 1 / 16
+    trust_class: bool = False
+    payload: int = 0
+
+    @property
+    def headers(self) -> int:
+        """IP and transport headers of a data packet, bytes."""
+        return UDP_HEADERS if self.name == "raw" else TCP_HEADERS
+
+    def payload_bytes(self, mtu: int) -> int:
+        """Returns the payload of a full packet."""
+        return self.payload or mtu - self.headers
+
+
+def add_flows(network: Network, messages: Sequence[Message], transport: Transport, seed: int = 0) -> list[int]:
+    """Writes messages into the network's memory and enters the starts of those that wait for nothing.
+
+    Returns:
+        The position of each flow's record.
+
+    Raises:
+        ValueError: A message is empty, waits for one that does not exist, or there is no path for it.
+    """
+    memory = network.memory
+    flows = [memory.take(F_WORDS) for _ in messages]
+    for number, (at, message) in enumerate(zip(flows, messages, strict=True)):
+        _write_ends(network, at, message, number, seed)
+        size = _write_packets(network, at, message, transport)
+        memory[at + F_GOT] = memory.take((size + 31) // 32)
+        if transport.name != "raw":
+            _write_window(network, at, transport, size)
+    write_waits(network, flows, messages)
+    return flows
+
+
+def _write_ends(network: Network, at: int, message: Message, number: int, seed: int) -> None:
+    memory, hosts = network.memory, network.hosts
+    if message.size < 1:
+        raise ValueError(f"message {number} has {message.size} bytes")
+    entropy = mix(number << 20 ^ seed & 0xFFFFF)
+    memory[at + F_TIMER + E_KIND] = K_START
+    memory[at + F_NUMBER] = number
+    memory[at + F_FROM] = network.nodes[hosts[message.source]]
+    memory[at + F_TO] = network.nodes[hosts[message.destination]]
+    memory[at + F_START] = message.start
+    memory[at + F_HASH] = entropy
+    if message.source != message.destination:
+        memory[at + F_ARC] = network.arcs[network.access(message.source, message.destination, entropy).number]
+        memory[at + F_BACK] = network.arcs[network.access(message.destination, message.source, entropy).number]
+
+
+def _write_packets(network: Network, at: int, message: Message, transport: Transport) -> int:
+    memory = network.memory
+    payload = transport.payload_bytes(path_mtu(network.topology, message))
+    overhead = transport.headers + ETHERNET_BYTES
+    count = -(-message.size // payload)
+    memory[at + F_KIND] = RAW if transport.name == "raw" else WINDOWED[transport.name]
+    memory[at + F_PACKETS] = memory[at + F_MISSING] = count
+    memory[at + F_FULL] = payload + overhead
+    memory[at + F_TAIL] = max(message.size - (count - 1) * payload + overhead, CONTROL_BYTES)
+    memory[at + F_CLASS] = priority = message.priority if transport.trust_class else 0
+    ecn = ECT if transport.name == "dctcp" else 0
+    memory[at + F_FLAGS] = priority | KEPT | ecn | SPRAYS[transport.spray] << SPRAY_SHIFT
+    return count
+
+
+def _write_window(network: Network, at: int, transport: Transport, packets: int) -> None:
+    memory = network.memory
+    memory[at + F_ACKS] = memory.take((packets + 31) // 32)
+    memory[at + F_HOLES] = memory.take((packets + 31) // 32)
+    memory[at + F_HIGH] = -1
+    memory[at + F_WINDOW] = transport.initial_window * ONE
+    memory[at + F_GREATEST] = memory[at + F_THRESHOLD] = transport.largest_window * ONE
+    memory[at + F_ALPHA] = ALPHA_ONE
+    memory[at + F_GAIN] = round(transport.gain * ALPHA_ONE)
+    memory[at + F_RTO] = transport.least_timeout
+    memory[at + F_DUPS] = transport.reordering
+
+
+def write_waits(network: Network, flows: Sequence[int], messages: Sequence[Message]) -> None:
+    """Writes who waits for whom, and enters the start of every flow that waits for nobody.
+
+    Raises:
+        ValueError: A message waits for one that does not exist.
+    """
+    memory = network.memory
+    followers: list[list[int]] = [[] for _ in flows]
+    for number, (at, message) in enumerate(zip(flows, messages, strict=True)):
+        memory[at + F_AFTER] = message.delay
+        memory[at + F_WAITS] = len(message.after)
+        for other in message.after:
+            if not 0 <= other < len(flows):
+                raise ValueError(f"message {number} waits for message {other}, of {len(flows)}")
+            followers[other].append(at)
+    for at, mine in zip(flows, followers, strict=True):
+        if mine:
+            memory[at + F_EDGES] = memory.take(len(mine))
+            memory[at + F_EDGE_COUNT] = len(mine)
+            memory.store(memory[at + F_EDGES], mine)
+    memory.add_events(len(flows))
+    for at, message in zip(flows, messages, strict=True):
+        if not message.after:
+            begin(memory, at, message.start + message.delay)  # type: ignore[arg-type]
+
+
+def path_mtu(topology: Topology, message: Message) -> int:
+    """Returns the smaller MTU of the two hosts' links."""
+    graph = topology.graph
+    ends = (graph.hosts[message.source], graph.hosts[message.destination])
+    return min((topology.link(arc).mtu for end in ends for arc in graph.leaving(end)), default=1500)
+
+
+def ideal_time(topology: Topology, message: Message, transport: Transport) -> int:
+    """Returns how long a message takes at least, alone in the network, in picoseconds: all packets at the rate of the narrowest
+    link of the best path, the last one through every link."""
+    hosts = topology.graph.hosts
+    if message.source == message.destination:
+        return 0
+    source, destination = hosts[message.source], hosts[message.destination]
+    payload = transport.payload_bytes(path_mtu(topology, message))
+    overhead = transport.headers + ETHERNET_BYTES
+    count = -(-message.size // payload)
+    sizes = [payload + overhead] * min(count - 1, 1)
+    last = max(message.size - (count - 1) * payload + overhead, CONTROL_BYTES)
+    path = next(iter(topology.routes.paths(source, destination)), ())
+    rate = max(topology.routes.path_capacity(source, destination), 1.0)
+    total = (count - 1) * (sizes[0] if sizes else 0) * 8 * PICOSECONDS / rate
+    for arc in path:
+        total += last * 8 * PICOSECONDS / arc.rate + int(topology.link(arc).delay)
+    return math.ceil(total)
+
+
+__all__ = ["CONTROL_BYTES", "SPRAYS", "Transport", "add_flows", "ideal_time", "path_mtu", "write_waits"]
