@@ -91,10 +91,9 @@ class Review:
         """Notes the time of a round; 0 for one in which this rank was alone."""
         self._notes.append(seconds)
 
-    @property
-    def due(self) -> bool:
-        """Whether it is time to look; at the same round on all ranks."""
-        return len(self._notes) >= self._length
+    def due(self, number: int) -> bool:
+        """Whether it is time to look before round ``number``: at the same one on all ranks."""
+        return number - self._first >= self._length
 
     def message(self, schedule: Schedule) -> bytes:
         """Returns what the others need: the schedule's digest, first round, number of rounds, and a double for each round."""

@@ -19,15 +19,13 @@ from dlcp.errors import ClosedError, ConfigError, DLCPError, MismatchError
 from dlcp.policy import Policy
 from dlcp.udp.faults import FaultPlan
 from dssync.averager.checkpoint import Phase, read_phase, write_phase
-from dssync.averager.control import broadcast_slots, check_equal, first_line, gather_bytes, maximum
+from dssync.averager.contents import Contents
+from dssync.averager.control import average_once, broadcast_slots, check_equal, first_line, gather_bytes, keep_highest
 from dssync.averager.ddp import attach
 from dssync.averager.layout import (
-    Slot,
     Transfer,
     buffer_slots,
-    parameter_slots,
     signature,
-    state_slots,
 )
 from dssync.contention import Contention, Review
 from dssync.errors import GroupError
@@ -125,11 +123,10 @@ class DivideShuffleAverager(ModelAverager):
         self.model: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
         self.every, self.warmup_steps, self.overlap = every, warmup_steps, overlap
         self.buffers, self.optimizer_state = buffers, optimizer_state
-        self.optimizer: Optimizer | None = None
+        self.contents = Contents(self.model, buffers == "average", optimizer_state == "average")
         self.step = 0
         self.round = 0
         self.counts: dict[str, float] = {"rounds": 0, "bytes": 0, "seconds": 0.0, "reviews": 0, "changes": 0}
-        self._names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self._bucket_bytes = int(bucket_mb * _MEBIBYTE)
         self._layout: tuple[Any, bytes, Transfer] | None = None
         self._pending: tuple[int, Group, list[Pending], Transfer, float] | None = None
@@ -145,7 +142,7 @@ class DivideShuffleAverager(ModelAverager):
         world = self._groups.world_group
         settings = (self.schedule.digest, self.every, self.warmup_steps, self.buffers, self.optimizer_state, self.overlap)
         floating, counts = buffer_slots(self.model)
-        everything = [*self._parameters(), *floating, *counts]
+        everything = [*self.contents.parameters(), *floating, *counts]
         more = (*settings, self._groups.backend, self._bucket_bytes, self._review is not None and self._review.contention)
         check_equal(world, signature(everything, *more), "model, schedule or settings")
         weights = [float(np.frombuffer(own, np.float64)[0]) for own in gather_bytes(world, np.float64(weight).tobytes())]
@@ -176,12 +173,16 @@ class DivideShuffleAverager(ModelAverager):
         self._usable()
         self.step += 1
         done = self.step - self.warmup_steps
-        if done <= 0:
-            if self._wrapped is None:
+        try:
+            if done > 0 and done % self.every == 0:
+                self._next_round()
+            elif done <= 0 and self._wrapped is None:
                 self._average_all(buffers=self.buffers != "local")
-            return
-        if done % self.every == 0:
-            self._next_round()
+        except DLCPError as error:
+            if self._failed is None:
+                self._failed = error
+                self._groups.abort(f"rank {self.rank}: {error}")
+            raise
 
     @torch.no_grad()
     def _next_round(self) -> None:
@@ -199,7 +200,7 @@ class DivideShuffleAverager(ModelAverager):
             self._review.note(0.0)
         if self.buffers == "broadcast" and len(group.ranks) > 1:
             self._spread_buffers(group, self._groups.link(group.ranks))
-        if self._review is not None and self._review.due:
+        if self._review is not None and self._review.due(self.round):
             self.flush()
             self._reconsider(self._review)
 
@@ -238,9 +239,8 @@ class DivideShuffleAverager(ModelAverager):
         self.counts["seconds"] += now - waited
         if self._review is not None:
             self._review.note(max(one.ended or now for one in pending) - begin)
-        if self.optimizer_state == "reset" and self.optimizer is not None:
-            for parameter in self.model.parameters():
-                self.optimizer.state.pop(parameter, None)
+        if self.optimizer_state == "reset":
+            self.contents.forget_state()
 
     def _fail(self, error: BaseException, number: int, ranks: tuple[int, ...], begin: float) -> DLCPError:
         seconds = time.perf_counter() - begin
@@ -255,22 +255,9 @@ class DivideShuffleAverager(ModelAverager):
 
     # -- what is averaged
 
-    def _parameters(self) -> list[Slot]:
-        return parameter_slots(self.model.parameters(), self._names)
-
-    def _slots(self) -> list[Slot]:
-        slots = self._parameters()
-        if self.buffers == "average":
-            slots += buffer_slots(self.model)[0]
-        if self.optimizer_state == "average" and self.optimizer is not None:
-            slots += state_slots(self.optimizer, [p for p in self.model.parameters() if p.requires_grad], self._names)
-        if not slots:
-            raise ConfigError("dssync", "model", "nothing in it is trained", "a parameter that requires a gradient")
-        return slots
-
     def _transfer(self) -> Transfer:
         """Returns the buckets; new ones if the model's tensors have changed, which all ranks must agree on."""
-        slots = self._slots()
+        slots = self.contents.slots()
         key = [(slot.tensor.data_ptr(), slot.name) for slot in slots]
         if self._layout is None or self._layout[0] != key:
             digest = signature(slots)
@@ -288,14 +275,12 @@ class DivideShuffleAverager(ModelAverager):
         if not floating:
             return
         _check("buffers", "broadcast", not link.loses, "average or local, where contributions may be missing")
-        transfer = Transfer(floating, link, self._bucket_bytes, keep=False)
         begin = time.perf_counter()
+        alone = [float(rank == group.ranks[0]) for rank in range(self.world)]
         try:
-            pending = transfer.start(link, 1.0 if self.rank == group.ranks[0] else 0.0, 0)
-            transfer.wait(pending, 0, len(group.ranks))
+            average_once(floating, link, alone, self.rank, 0, self._bucket_bytes)
         except (RuntimeError, DLCPError) as error:
             raise self._fail(error, self.round - 1, group.ranks, begin) from error
-        transfer.settle(1.0, delayed=False)
 
     # -- everybody
 
@@ -303,27 +288,18 @@ class DivideShuffleAverager(ModelAverager):
     def _average_all(self, buffers: bool) -> None:
         if self.world == 1:
             return
-        ranks = self._groups.everybody
-        link = self._groups.link(ranks)
-        slots = self._slots()
-        if buffers and self.buffers == "broadcast":
-            slots += buffer_slots(self.model)[0]
-        transfer = Transfer(slots, link, self._bucket_bytes, keep=False)
+        floating, counts = buffer_slots(self.model) if buffers else ([], [])
+        slots = self.contents.slots() + (floating if self.buffers == "broadcast" else [])
+        link = self._groups.link(self._groups.everybody)
         begin = time.perf_counter()
         try:
-            # Where contributions may be missing, what is missing has to be known for the mean to be that of all.
-            pending = transfer.start(link, link.scale(self._weights[self.rank], sum(self._weights)), self.round)
-            together = transfer.wait(pending, self.round, self.world)
+            together = average_once(slots, link, self._weights, self.rank, self.round, self._bucket_bytes)
+            if together and counts:
+                keep_highest(self._groups.world_group, counts)
         except (RuntimeError, DLCPError) as error:
-            raise self._fail(error, self.round, ranks, begin) from error
+            raise self._fail(error, self.round, self._groups.everybody, begin) from error
         if not together:
-            raise self._fail(MismatchError("ranks are in different rounds"), self.round, ranks, begin)
-        transfer.settle(1.0, delayed=False)
-        counts = buffer_slots(self.model)[1]
-        if buffers and counts:
-            flat = maximum(self._groups.world_group, torch.cat([slot.tensor.reshape(-1).to(torch.int64) for slot in counts]))
-            for slot, values in zip(counts, flat.split([slot.tensor.numel() for slot in counts]), strict=True):
-                slot.tensor.copy_(values.view(slot.tensor.shape))
+            raise self._fail(MismatchError("ranks are in different rounds"), self.round, self._groups.everybody, begin)
 
     def consensus(self) -> None:
         """Gives every rank the exact mean of all models; for checkpoints, and at the end.  All ranks call it.
@@ -343,7 +319,7 @@ class DivideShuffleAverager(ModelAverager):
         self._usable()
         self.flush()
         floating, counts = buffer_slots(self.model)
-        slots = [*self._slots(), *floating, *counts]
+        slots = [*self.contents.slots(), *floating, *counts]
         with torch.no_grad():
             saved: list[Tensor] = [slot.tensor.clone() for slot in slots]
         self._average_all(buffers=self.buffers != "local")
@@ -412,6 +388,15 @@ class DivideShuffleAverager(ModelAverager):
             if self._failed is None:
                 self._failed = ClosedError("the averager is closed")
             self._groups.close()
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """Whose state the policy for it is about; :class:`~dssync.averager.DivideShuffleOptimizer` sets it."""
+        return self.contents.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Optimizer) -> None:
+        self.contents.optimizer = optimizer
 
     def __enter__(self) -> DivideShuffleAverager:
         return self

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from dlcp.errors import MismatchError, RendezvousError
-from dssync.averager.layout import Slot, partition
+from dssync.averager.layout import Slot, Transfer, partition
+from dssync.groups.link import GroupLink
 
 
 def control_device(group: dist.ProcessGroup) -> torch.device:
@@ -69,11 +69,42 @@ def broadcast_slots(group: dist.ProcessGroup, slots: Sequence[Slot], bucket_byte
             at += count
 
 
-def maximum(group: dist.ProcessGroup, values: Tensor) -> Tensor:
-    """Returns the elementwise maximum over all ranks."""
-    moved = values.to(control_device(group))
-    dist.all_reduce(moved, op=dist.ReduceOp.MAX, group=group)
-    return moved.to(values.device)
+def keep_highest(group: dist.ProcessGroup, slots: Sequence[Slot]) -> None:
+    """Gives every rank the highest value of any, element by element, of tensors of whole numbers."""
+    device = control_device(group)
+    flat = torch.cat([slot.tensor.reshape(-1).to(device, torch.int64) for slot in slots])
+    dist.all_reduce(flat, op=dist.ReduceOp.MAX, group=group)
+    for slot, values in zip(slots, flat.split([slot.tensor.numel() for slot in slots]), strict=True):
+        slot.tensor.copy_(values.view(slot.tensor.shape))
+
+
+def average_once(
+    slots: Sequence[Slot], link: GroupLink, weights: Sequence[float], rank: int, number: int, bucket_bytes: int
+) -> bool:
+    """Gives all members of a group the mean of ``slots``.
+
+    Args:
+        slots: The tensors.
+        link: To the members, which lose nothing.
+        weights: Of all ranks; a weight of 0 leaves a rank's values out.
+        rank: Own rank.
+        number: Of the round.
+        bucket_bytes: Size of a bucket.
+
+    Returns:
+        Whether all members were in that round; if not, nothing has changed.
+
+    Raises:
+        RuntimeError, DLCPError: It failed.
+    """
+    transfer = Transfer(slots, link, bucket_bytes, keep=False)
+    total = sum(weights[member] for member in link.ranks)
+    tag = number if all(weights[member] for member in link.ranks) else 0
+    pending = transfer.start(link, link.scale(weights[rank], total), tag)
+    if not transfer.wait(pending, tag, len(link.ranks)):
+        return False
+    transfer.settle(1.0, delayed=False)
+    return True
 
 
 def first_line(error: BaseException) -> str:
@@ -82,4 +113,4 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-__all__ = ["broadcast_slots", "check_equal", "control_device", "first_line", "gather_bytes", "maximum"]
+__all__ = ["average_once", "broadcast_slots", "check_equal", "control_device", "first_line", "gather_bytes", "keep_highest"]

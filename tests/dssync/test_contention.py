@@ -26,13 +26,13 @@ def played(base, seconds, reviews, contention=WATCH):
     everybody = [Review(contention, base, rank) for rank in range(base.world)]
     schedule, number, used = base, 0, []
     for review in range(reviews):
-        while not everybody[0].due:
+        while not everybody[0].due(number):
             for rank, one in enumerate(everybody):
                 ranks = schedule.group_of(number, rank).ranks
                 # Whoever comes early also waits for the others.
                 one.note(seconds(review, ranks) + 0.01 * (rank % 3) * (rank != max(ranks)) if len(ranks) > 1 else 0.0)
             number += 1
-        assert all(one.due for one in everybody)
+        assert all(one.due(number) for one in everybody)
         messages = [one.message(schedule) for one in everybody]
         chosen = [one.decide(messages, schedule, MODEL) for one in everybody]
         assert len({one.digest for one in chosen}) == 1, "never divergent"
@@ -152,7 +152,7 @@ def slowed(rank, world, overlap):
 
         def late(self, flat):
             if slow["now"]:
-                time.sleep(0.3)
+                time.sleep(0.8)
             elif not overlap:
                 time.sleep(0.02)  # so that the noise of a busy machine is no slow link
             return start(self, flat)
@@ -161,11 +161,30 @@ def slowed(rank, world, overlap):
         found = []
         for phase in range(3):
             slow["now"] = rank == 3 and phase == 1
-            for _ in range(24):
+            for _ in range(18):
                 averager.average_parameters()
             found.append(averager.schedule.describe()["settings"].get("domains"))
         averager.consensus()
         return found, averager.counts["changes"], values(model), mean
+
+
+def mixed(rank, world):
+    """Schedules in which some ranks are alone, delayed averages, and looks at the network: nobody may wait for a look alone."""
+    model = net()
+    with DivideShuffleAverager(
+        model, BaseK(world, 2), sync_start=False, overlap=True, contention=Contention(rounds=3, slowdown=1e9)
+    ) as averager:
+        scatter(model, rank)
+        mean = values(model)
+        for _ in range(20):
+            averager.average_parameters()
+        averager.consensus()
+        return averager.counts["reviews"], abs(values(model) - mean).max(), values(model)[:3].tolist()
+
+
+def test_looks_while_averages_are_under_way():
+    results = run_ranks(mixed, world=3)
+    assert {result[0] for result in results} == {6} and len({repr(result[2]) for result in results}) == 1
 
 
 @pytest.mark.exclusive
