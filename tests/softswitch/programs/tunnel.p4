@@ -3,7 +3,7 @@
 #include "common.p4"
 
 const bit<16> ETHERTYPE_TUNNEL = 0x1212;
-const bit<32> TUNNELS = 64;
+const bit<32> TUNNELS = 128;
 
 header tunnel_t {
     bit<16> ether_type;
