@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from dlcp.topology import Topology
 from testbed.experiment import Candidate, Experiment
 
 TEXT_BYTES: Final = 300_000
@@ -88,9 +87,30 @@ def arguments(experiment: Experiment, candidate: Candidate, seed: int, folder: P
     return words
 
 
-def ranks_of(topology: Topology) -> dict[int, str]:
-    """Returns the host of every rank."""
-    return dict(enumerate(topology.places))
+class Place(NamedTuple):
+    """Where a rank of the topology is.
+
+    Attributes:
+        job: Its job, from 0.
+        rank: Its rank in that.
+        world: Ranks of that.
+        host: Its host.
+    """
+
+    job: int
+    rank: int
+    world: int
+    host: str
+
+    def folder(self, folder: Path) -> Path:
+        """Returns where a job writes: the first one into the run's folder, others beneath."""
+        return folder if self.job == 0 else folder / f"job{self.job}"
 
 
-__all__ = ["KINDS", "Kind", "arguments", "over_dlcp", "ranks_of", "write_inputs"]
+def places_of(experiment: Experiment) -> dict[int, Place]:
+    """Returns where every rank of the topology is."""
+    jobs, hosts = experiment.jobs, experiment.network.places
+    return {number: Place(number % jobs, number // jobs, len(hosts) // jobs, host) for number, host in enumerate(hosts)}
+
+
+__all__ = ["KINDS", "Kind", "Place", "arguments", "over_dlcp", "places_of", "write_inputs"]

@@ -9,6 +9,8 @@ from typing import Any, Final
 from dlcp.errors import ConfigError
 from dlcp.schema_kinds import suggestion
 from testbed.experiment import Experiment
+from testbed.lab.capabilities import require
+from testbed.lab.errors import HostLacks
 
 FOLDER: Final = Path(__file__).resolve().parent / "experiments"
 
@@ -79,4 +81,19 @@ def changed(
     return Experiment.from_dict(plain, experiment.name)
 
 
-__all__ = ["FOLDER", "changed", "load", "shipped"]
+def possible(experiment: Experiment) -> tuple[Experiment, list[str]]:
+    """Leaves out candidates that want switches of their own that this machine cannot do; returns notes on them, too."""
+    notes = []
+    names = []
+    for candidate in experiment.candidates:
+        try:
+            if candidate.target != "auto":
+                require(candidate.target)
+        except HostLacks as error:
+            notes.append(f"{candidate.name} is left out: {error}")
+        else:
+            names.append(candidate.name)
+    return (changed(experiment, candidates=names) if notes and names else experiment), notes
+
+
+__all__ = ["FOLDER", "changed", "load", "possible", "shipped"]

@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from testbed.catalogue import changed, load
+    from testbed.catalogue import changed, load, possible
 
     experiment = load(args.experiment)
     quick = {"repeats": 1, "epochs": 1} if args.quick else {}
@@ -170,12 +170,18 @@ def _run(args: argparse.Namespace) -> int:
     from testbed.runner import Runner, check
     from testbed.view import Progress
 
+    notes: list[str] = []
+    if not names:
+        experiment, notes = possible(experiment)
     folder = args.out / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     launcher = _launcher(args.launcher, folder)
     check(experiment, launcher)
     _make(folder)
     with Progress(experiment, folder) as progress:
+        for note in notes:
+            progress.say(note)
         runner = Runner(experiment, folder, launcher, progress, ["dlcp", *sys.argv[1:]])
+        runner.results["notes"] = notes
         try:
             results = runner.run()
         except BaseException:
@@ -284,16 +290,18 @@ def _outline(name: str, experiment: Experiment) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from testbed.catalogue import load
+    from testbed.catalogue import load, possible
 
     experiment = load(args.experiment)
     lacks: list[str] = []
+    notes: list[str] = []
     if os.geteuid() == 0:
         from testbed.ranks.launch import ForkLauncher
         from testbed.runner import check
 
         try:
-            check(experiment, ForkLauncher(Path()))
+            here, notes = possible(experiment)
+            check(here, ForkLauncher(Path()))
         except HostLacks as error:
             lacks = list(error.missing)
         except LabError as error:
@@ -303,13 +311,14 @@ def _check(args: argparse.Namespace) -> int:
 
         lacks = [problem] if (problem := refusal()) else []
     if args.json:
-        document = {**_outline(experiment.name, experiment), "experiment": experiment.alone().to_dict(), "lacks": lacks}
+        document = {**_outline(experiment.name, experiment), "experiment": experiment.alone().to_dict()}
+        document |= {"lacks": lacks, "notes": notes}
         json.dump(document, sys.stdout, indent=2)
         print()
     else:
         from testbed.view import print_check
 
-        print_check(experiment, lacks)
+        print_check(experiment, lacks, notes)
     return MISSING if lacks else 0
 
 

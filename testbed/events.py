@@ -42,8 +42,9 @@ class Happened:
 
 
 def lossy_links(events: Sequence[Event]) -> tuple[tuple[str, str], ...]:
-    """Returns the links whose losses events change, for ``Lab(lossy=...)``."""
-    return tuple(dict.fromkeys((event.link[0], event.link[1]) for event in events if event.kind == "link-loss"))
+    """Returns the links whose losses or state events change, for ``Lab(lossy=...)``."""
+    kinds = ("link-loss", "link-down", "link-up")
+    return tuple(dict.fromkeys((event.link[0], event.link[1]) for event in events if event.kind in kinds))
 
 
 def describe(event: Event) -> str:

@@ -145,6 +145,11 @@ class Experiment(Document):
     topology: str | Mapping[str, Any] = required(Either((_PATH, Keys())), doc="The network: a path from here, or a table.")
     policy: str | Mapping[str, Any] = setting(Either((_PATH, Keys())), default=NOTHING, doc="The policy: likewise.")
     target: str = setting(Choice(TARGETS), default="softswitch", doc="What the switches are.")
+    jobs: int = setting(
+        Integer(1, 64),
+        default=1,
+        doc="Copies of the job that run at once; the ranks of the topology are dealt to them in turn, and the first is reported.",
+    )
     repeats: int = setting(Integer(1, 1000), default=5, doc="Runs of every candidate; candidates take turns.")
     seed: int = setting(Integer(0, 2**31 - 1), default=1, doc="Seed of the first repeat; later ones count up.")
     timeout: Delay = setting(Quantity(Delay, "1 s", "86400 s"), default=Delay(300_000_000_000_000), doc="Longest run.")
@@ -226,6 +231,10 @@ class Experiment(Document):
             network = self.network
             if network.world < 2:
                 raise refuse("topology", f"{network.world} ranks", "a network with at least two ranks")
+            if network.world % self.jobs or network.world < 2 * self.jobs:
+                raise refuse(
+                    "jobs", f"{self.jobs} with {network.world} ranks", "a number that leaves each two ranks or more, equally"
+                )
             _check_unique("candidates", [candidate.name for candidate in self.candidates])
             _check_unique("traffic", [traffic.name for traffic in self.traffic])
             for candidate in self.candidates:

@@ -7,7 +7,8 @@ An experiment's folder::
     CANDIDATE/SEED/rank.R.jsonl       a line for each step, evaluation, bucket and message of rank R (see below)
     CANDIDATE/SEED/ranks/R.log        what rank R printed
     CANDIDATE/SEED/policy.toml        the policy of this candidate
-    CANDIDATE/SEED/switches/...       traces, logs and statistics of the switches
+    CANDIDATE/SEED/switches/...       traces and logs of the switches
+    CANDIDATE/SEED/traffic/HOST.jsonl cross traffic: bytes so far of each flow, every 100 ms
 
 **Units.**  Seconds, bytes, bits per second; shares and accuracies from 0 to 1.  Names say so: ``_s``, ``_bytes``.
 
@@ -116,6 +117,16 @@ class RankResult(TypedDict):
     """The last line that it printed, or an empty string."""
 
 
+class JobResult(TypedDict):
+    """Another job that ran at the same time, in short; its files are in ``jobN/`` beneath the run's, its clock is its own."""
+
+    job: int
+    steps: int
+    step_s: Distribution
+    time_to_accuracy_s: float | None
+    final_accuracy: float | None
+
+
 class TraceFile(TypedDict):
     """A switch's queues over time: the format of ``softswitch --trace`` (softswitch/statistics.py), a line every 10 ms."""
 
@@ -185,7 +196,9 @@ class RunResult(TypedDict):
     traces: list[TraceFile]
     events: list[HappenedEvent]
     traffic: list[dict[str, Any]]
-    """What each item of cross traffic did: at least ``name``, ``kind`` and, where known, ``bytes`` and ``seconds``."""
+    """What each flow of cross traffic did: ``FlowResult.to_dict()`` of testbed/traffic/cross.py."""
+    jobs: NotRequired[list[JobResult]]
+    """Other jobs, where the experiment has several; all else is about the first."""
 
 
 class Median(TypedDict):
@@ -263,6 +276,7 @@ class Results(TypedDict):
     missing: list[dict[str, str]]
     """What this host lacks, and what is lost by it: ``key``, ``what``, ``lost``."""
     notes: NotRequired[list[str]]
+    """Candidates that were left out, and why."""
 
 
 def write_results(results: Results, folder: Path) -> Path:
@@ -305,6 +319,7 @@ __all__ = [
     "Distribution",
     "Evaluation",
     "HappenedEvent",
+    "JobResult",
     "Median",
     "Outcome",
     "Packets",

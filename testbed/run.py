@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from testbed.candidates import ranks_of
+from testbed.candidates import places_of
 from testbed.events import Events, Happened, lossy_links
 from testbed.experiment import Candidate, Experiment
 from testbed.lab.network import ALL, Lab
-from testbed.ranks.collect import Records, relative
+from testbed.ranks.collect import Records, relative, time_to
 from testbed.ranks.launch import Launcher
 from testbed.ranks.training import Trained, Training
 from testbed.results import HappenedEvent, Outcome, RunResult, TraceFile
@@ -170,7 +170,7 @@ class Run:
     def result(self) -> RunResult:
         """Returns what is known."""
         turn, experiment, root = self._turn, self._experiment, self._root
-        trained = self._trained or Trained(self.folder.resolve(), ranks_of(experiment.network))
+        trained = self._trained or Trained(self.folder.resolve(), places_of(experiment))
         records = Records(trained, experiment.training.eval_every)
         evaluations = records.evaluations()
         goal = experiment.training.accuracy
@@ -178,7 +178,7 @@ class Run:
         now = time.monotonic()
         closing = self._closing or now
         zero, ended = trained.zero, trained.ended or now
-        return {
+        result: RunResult = {
             "candidate": turn.candidate.name,
             "repeat": turn.repeat,
             "seed": turn.seed,
@@ -195,7 +195,7 @@ class Run:
             "step_s": records.step_times(),
             "losses": records.losses(),
             "evaluations": evaluations,
-            "time_to_accuracy_s": next((each["clock_s"] for each in evaluations if each["accuracy"] >= goal), None),
+            "time_to_accuracy_s": time_to(goal, evaluations),
             "final_accuracy": evaluations[-1]["accuracy"] if evaluations else None,
             "final_loss": evaluations[-1]["test_loss"] if evaluations else None,
             "buckets": records.buckets(),
@@ -209,6 +209,10 @@ class Run:
             "events": [_plain(event) for event in self._happened],
             "traffic": self._traffic,
         }
+        if experiment.jobs > 1:
+            others = range(1, experiment.jobs)
+            result["jobs"] = [Records(trained, experiment.training.eval_every, job).job(job, goal) for job in others]
+        return result
 
 
 def _plain(event: Happened) -> HappenedEvent:

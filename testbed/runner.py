@@ -39,7 +39,7 @@ def check(experiment: Experiment, launcher: Launcher) -> None:
         ConfigError: The network cannot be emulated, or the ranks cannot be placed.
         HostLacks: This host lacks something.
     """
-    launcher.check(experiment.network)
+    launcher.check(experiment.network, experiment.jobs)
     for candidate in experiment.candidates:
         target = experiment.target_of(candidate)
         check_plan(experiment.network, experiment.policy_of(candidate), target)

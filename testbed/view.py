@@ -150,7 +150,7 @@ def print_list(experiments: Mapping[str, Experiment]) -> None:
     Console().print(table)
 
 
-def print_check(experiment: Experiment, lacks: Sequence[str]) -> None:
+def print_check(experiment: Experiment, lacks: Sequence[str], notes: Sequence[str]) -> None:
     """Prints what an experiment would do."""
     console = Console()
     network, training = experiment.network, experiment.training
@@ -183,6 +183,8 @@ def print_check(experiment: Experiment, lacks: Sequence[str]) -> None:
     for event in experiment.events:
         say(f"after {event.at}: {describe(event)}")
     say(f"{experiment.repeats * len(experiment.candidates)} runs, each at most {experiment.timeout}")
+    for line in notes:
+        say(f"on this machine {line}")
     for line in lacks:
         say(f"this machine lacks: {line}")
 

@@ -12,7 +12,7 @@ import numpy as np
 from examples.reporting import log_path
 from testbed.ranks.follow import parse_lines
 from testbed.ranks.training import LOG, Trained, last_words
-from testbed.results import Completion, Distribution, Evaluation, Packets, RankResult, Residual
+from testbed.results import Completion, Distribution, Evaluation, JobResult, Packets, RankResult, Residual
 
 CURVE_POINTS: Final = 1000
 
@@ -20,20 +20,23 @@ Line = dict[str, Any]
 
 
 class Records:
-    """All lines of all ranks of a run.
+    """All lines of all ranks of a job.
 
     Args:
         trained: The run.
         eval_every: Steps between evaluations.
+        job: The job.
     """
 
-    def __init__(self, trained: Trained, eval_every: int) -> None:
+    def __init__(self, trained: Trained, eval_every: int, job: int = 0) -> None:
         self._trained = trained
         self._every = eval_every
         self._lines: dict[int, dict[str, list[Line]]] = {}
-        for rank in trained.hosts:
+        self._places = {number: place for number, place in trained.places.items() if place.job == job}
+        self._folder = next(iter(self._places.values())).folder(trained.folder)
+        for rank in (place.rank for place in self._places.values()):
             by_event: dict[str, list[Line]] = {}
-            path = log_path(trained.folder / LOG, rank)
+            path = log_path(self._folder / LOG, rank)
             for line in parse_lines(path.read_bytes()) if path.exists() else []:
                 by_event.setdefault(str(line.get("event")), []).append(line)
             self._lines[rank] = by_event
@@ -116,19 +119,35 @@ class Records:
 
     def ranks(self, root: Path) -> list[RankResult]:
         """What became of each rank."""
-        folder = self._trained.folder
+        folder = self._folder
         return [
             {
-                "rank": rank,
-                "host": host,
-                "exit_code": self._trained.codes.get(rank),
-                "steps": len(self.of("step", rank)),
-                "log": relative(log_path(folder / LOG, rank), root),
-                "output": relative(folder / "ranks" / f"{rank}.log", root),
-                "said": last_words(folder / "ranks" / f"{rank}.log"),
+                "rank": place.rank,
+                "host": place.host,
+                "exit_code": self._trained.codes.get(number),
+                "steps": len(self.of("step", place.rank)),
+                "log": relative(log_path(folder / LOG, place.rank), root),
+                "output": relative(folder / "ranks" / f"{place.rank}.log", root),
+                "said": last_words(folder / "ranks" / f"{place.rank}.log"),
             }
-            for rank, host in self._trained.hosts.items()
+            for number, place in self._places.items()
         ]
+
+    def job(self, number: int, goal: float) -> JobResult:
+        """In short."""
+        evaluations = self.evaluations()
+        return {
+            "job": number,
+            "steps": self.steps(),
+            "step_s": self.step_times(),
+            "time_to_accuracy_s": time_to(goal, evaluations),
+            "final_accuracy": evaluations[-1]["accuracy"] if evaluations else None,
+        }
+
+
+def time_to(goal: float, evaluations: Sequence[Evaluation]) -> float | None:
+    """Returns the clock at the first evaluation that reached a goal."""
+    return next((each["clock_s"] for each in evaluations if each["accuracy"] >= goal), None)
 
 
 def relative(path: Path, root: Path) -> str:
@@ -164,4 +183,4 @@ def completion(lines: Sequence[Line]) -> Completion:
     }
 
 
-__all__ = ["Records", "completion", "distribution", "relative"]
+__all__ = ["Records", "completion", "distribution", "relative", "time_to"]

@@ -39,13 +39,17 @@ class RankJob:
     """One rank to start.
 
     Attributes:
-        rank: Its number.
+        number: Its number in the topology.
+        rank: Its rank in its job.
+        world: Ranks of its job.
         host: Where it runs.
         arguments: Of examples/train.py.
         output: Receives what it prints.
     """
 
+    number: int
     rank: int
+    world: int
     host: str
     arguments: tuple[str, ...]
     output: Path
@@ -62,7 +66,7 @@ class RankState:
 
 @dataclass
 class Started:
-    """The ranks of one run."""
+    """The ranks of one run, by their numbers in the topology."""
 
     states: dict[int, RankState] = field(default_factory=dict)
 
@@ -80,7 +84,7 @@ class Launcher(ABC):
     def prepare(self) -> None:  # noqa: B027  most have nothing to prepare
         """Begins with what takes time and needs no network."""
 
-    def check(self, topology: Topology) -> None:  # noqa: B027  most start anything
+    def check(self, topology: Topology, jobs: int) -> None:  # noqa: B027  most start anything
         """Refuses a placement of ranks that it cannot start; ConfigError says why."""
 
     @abstractmethod
@@ -153,28 +157,28 @@ class ForkLauncher(Launcher):
         for job in jobs:
             node = lab.hosts[job.host]
             request = {
-                "rank": job.rank,
+                "rank": job.number,
                 "arguments": list(job.arguments),
                 "environment": {
                     "RANK": str(job.rank),
-                    "WORLD_SIZE": str(len(jobs)),
+                    "WORLD_SIZE": str(job.world),
                     "GLOO_SOCKET_IFNAME": node.interface,
                 },
                 "namespaces": node.pid,
                 "output": str(job.output.resolve()),
             }
-            self._pids.pop(job.rank, None)
+            self._pids.pop(job.number, None)
             assert self._channel is not None
             try:
                 self._channel.send(json.dumps(request).encode())
             except OSError:
                 raise self._broken() from None
             deadline = time.monotonic() + _PATIENCE_S
-            while job.rank not in self._pids:
+            while job.number not in self._pids:
                 self._take(deadline)
-            pid = self._pids[job.rank]
-            lab.adopt(pid, f"rank {job.rank}")
-            started.states[job.rank] = RankState(pid)
+            pid = self._pids[job.number]
+            lab.adopt(pid, f"rank {job.number}")
+            started.states[job.number] = RankState(pid)
         return started
 
     def poll(self, started: Started, seconds: float) -> None:
@@ -253,8 +257,10 @@ class TorchrunLauncher(Launcher):
     def __init__(self) -> None:
         self._launchers: dict[int, tuple[subprocess.Popen[Any], tuple[int, ...]]] = {}
 
-    def check(self, topology: Topology) -> None:
+    def check(self, topology: Topology, jobs: int) -> None:
         """torchrun numbers ranks by itself: host by host, as many on each."""
+        if jobs > 1:
+            raise ConfigError("experiment", "jobs", f"{jobs} jobs under torchrun", "1, or the launcher fork")
         _by_host([(rank, host) for host, ranks in placement(topology).items() for rank in ranks])
 
     def start(self, lab: Lab, jobs: Sequence[RankJob]) -> Started:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dlcp.policy import Policy
 from examples.reporting import log_path
-from testbed.candidates import arguments, ranks_of, write_inputs
+from testbed.candidates import Place, arguments, places_of, write_inputs
 from testbed.experiment import Candidate, Experiment
 from testbed.lab.errors import LabError
 from testbed.lab.network import Lab
@@ -32,8 +32,8 @@ class Trained:
 
     Attributes:
         folder: With the ranks' files.
-        hosts: Host of each rank.
-        codes: Exit code of each rank; None for one that had to be ended.
+        places: Where each rank of the topology is.
+        codes: Exit code of each of them; None for one that had to be ended.
         outcome: See :data:`testbed.results.Outcome`.
         error: In words; empty if all went well.
         began: When the ranks were started (monotonic, seconds).
@@ -43,7 +43,7 @@ class Trained:
     """
 
     folder: Path
-    hosts: dict[int, str]
+    places: dict[int, Place]
     codes: dict[int, int | None] = field(default_factory=dict)
     outcome: Outcome = "ok"
     error: str = ""
@@ -74,7 +74,7 @@ class Training:
         self._seed = seed
         self._folder = folder.resolve()
         self._started = Started()
-        self.result = Trained(self._folder, ranks_of(experiment.network))
+        self.result = Trained(self._folder, places_of(experiment))
 
     def run(
         self,
@@ -124,15 +124,21 @@ class Training:
 
     def _jobs(self) -> list[RankJob]:
         folder = self._folder
-        (folder / "ranks").mkdir(exist_ok=True)
-        write_inputs(self._experiment, self._candidate, folder)
-        store = folder / "store" if self._launcher.kind == "fork" else None
         jobs = []
-        for rank, host in self.result.hosts.items():
-            address = self._lab.hosts[host].address
-            words = arguments(self._experiment, self._candidate, self._seed, folder, address, store)
-            jobs.append(RankJob(rank, host, tuple(words), folder / "ranks" / f"{rank}.log"))
+        for number, place in self.result.places.items():
+            own = place.folder(folder)
+            if place.rank == 0:
+                (own / "ranks").mkdir(parents=True, exist_ok=True)
+                write_inputs(self._experiment, self._candidate, own)
+            store = own / "store" if self._launcher.kind == "fork" else None
+            address = self._lab.hosts[place.host].address
+            words = arguments(self._experiment, self._candidate, self._seed + place.job, own, address, store)
+            jobs.append(RankJob(number, place.rank, place.world, place.host, tuple(words), self._output(number)))
         return jobs
+
+    def _output(self, number: int) -> Path:
+        place = self.result.places[number]
+        return place.folder(self._folder) / "ranks" / f"{place.rank}.log"
 
     def _wait(
         self,
@@ -189,10 +195,11 @@ class Training:
             result.error = f"rank {first} ended with code {code}: {self._said(first) or 'it said nothing'}{more}"
 
     def _said(self, rank: int) -> str:
-        return last_words(self._folder / "ranks" / f"{rank}.log")
+        return last_words(self._output(rank))
 
     def _lines(self, rank: int) -> list[dict[str, Any]]:
-        path = log_path(self._folder / LOG, rank)
+        place = self.result.places[rank]
+        path = log_path(place.folder(self._folder) / LOG, place.rank)
         return parse_lines(path.read_bytes()) if path.exists() else []
 
 
