@@ -65,7 +65,7 @@ class Lab:
         policy: What they carry out.
         run_dir: Folder for logs, traces and statistics of the switches; it is made.
         seed: Of losses.
-        lossy: Links whose losses ``link_loss`` will change: where switches do not lose, they get a relay.
+        lossy: Links that ``link_loss`` or ``link_down`` will change: where switches do not lose by themselves, they get a relay.
         notify: Is told what is going on, in a few words.
 
     Raises:
@@ -273,10 +273,17 @@ class Lab:
         self._set_link(a, b, "up")
 
     def _set_link(self, a: str, b: str, state: str) -> None:
+        link = self._between(a, b)
+        wire, ports = self.plan.wire(link), self._ports(link)
+        if wire is not None:
+            # Both ends see no more than that the carrier is gone.
+            script = "\n".join(f"ip link set {name} {state}" for name in wire.ends)
+            namespaces.run_all({self._pids[WIRES]: script}, f"{state} {a}-{b}")
+            return
+        if not ports or not self.switches.bears_link_down:
+            kind = self.target if ports else "no"
+            raise LabError(f"{a} and {b} are joined by {kind} switches; name their link in Lab(lossy=...)")
         # At a switch: an interface that a host takes down loses its routes.
-        ports = self._ports(self._between(a, b))
-        if not ports:
-            raise LabError(f"{a} and {b} are joined without a switch, so their link stays up")
         name, port = ports[0]
         namespaces.run_all({self._pids[name]: f"ip link set {port.interface} {state}"}, f"{state} {a}-{b}")
 

@@ -23,6 +23,8 @@ MIN_RATE: Final = Rate(8_000)
 MAX_NODES: Final = 256
 """Most hosts and switches: each is a shell, and each switch a process."""
 MAX_DELAY_S: Final = 10.0
+NEGLIGIBLE_NS: Final = 100_000
+"""Shorter delays are no reason for a wire: what is emulated takes as long by itself."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def make_plan(topology: Topology, *, switches_delay: bool, lossy: Collection[tup
     Args:
         topology: The network.
         switches_delay: Whether switches delay and lose.
-        lossy: Links whose losses will be changed.
+        lossy: Links whose losses or state will be changed.
     """
     graph = topology.graph
     changing = {link for a, b in lossy for link in topology.links_between(a, b)}
@@ -127,9 +129,10 @@ def make_plan(topology: Topology, *, switches_delay: bool, lossy: Collection[tup
         there, back = graph.arcs[2 * index], graph.arcs[2 * index + 1]
         a, b = End(there.source, interface(there.port)), End(back.source, interface(back.port))
         by_switch = switches_delay and not (graph.is_host(link.a) and graph.is_host(link.b))
-        if not by_switch and (link.delay or link.loss or index in changing):
+        delay = _nanoseconds(link.delay)
+        if not by_switch and (delay >= NEGLIGIBLE_NS or link.loss or index in changing):
             ends = (f"w{index}a", f"w{index}b")
-            wires.append(Wire(index, ends, _nanoseconds(link.delay), link.loss, link.mtu))
+            wires.append(Wire(index, ends, delay, link.loss, link.mtu))
             pairs += [(a, End(WIRES, ends[0]), index), (End(WIRES, ends[1]), b, index)]
         else:
             pairs.append((a, b, index))

@@ -66,6 +66,8 @@ class Switches(ABC):
     kind: ClassVar[str]
     delays: ClassVar[bool] = False
     """Whether they delay and lose what they send; where not, wires do."""
+    bears_link_down: ClassVar[bool] = True
+    """Whether a port works again after its interface was down."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

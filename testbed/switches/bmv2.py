@@ -8,7 +8,7 @@ comes meanwhile waits in its queues, by priority.  What follows from that, and d
 - one thread transmits for all ports, so while one is full the others wait too;
 - queues are 64 packets, unless ``simple_switch_CLI`` is on PATH to set them.
 
-Delay and loss are those of wires.
+Delay and loss are those of wires; so is a link that goes down, because BMv2 never receives again at an interface that was down.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Bmv2Switches(Switches):
     """A process for each."""
 
     kind: ClassVar[str] = "bmv2"
+    bears_link_down: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
