@@ -202,6 +202,7 @@ class IperfSource(Source):
 
     def __init__(self, flow: dict[str, Any]) -> None:
         super().__init__(flow)
+        self.counts = {}  # until the client has ended
         self._client: Iperf | None = None
 
     def connect(self, address: tuple[str, int]) -> None:
