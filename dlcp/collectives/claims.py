@@ -10,14 +10,29 @@ from collections.abc import Iterable
 from typing import Final
 
 from dlcp.collectives.collective import Collective
-from dlcp.errors import MismatchError
+from dlcp.errors import MismatchError, OperationTimeoutError
 from dlcp.transport.core import SECOND
 from dlcp.transport.serial import MASK
 
+NUMBERS: Final = MASK + 1
+"""Numbers below are those of collectives, the same at all ranks; others are local ones of calls that only some ranks make."""
 CLAIM_AFTER: Final = 1 * SECOND
 """When a call counts as long."""
 HISTORY: Final = 64
 """How many ended calls are remembered, to tell those who are still at them and are mistaken."""
+
+
+def overdue(collective: Collective, rank: int, timeout_s: float) -> OperationTimeoutError:
+    """Returns what ends a call of ``rank`` that has not finished in time, and says who seems not to have called it."""
+    text = (
+        f"{collective.handle.description} has not finished within the operation timeout of {timeout_s:g} s, still waiting for "
+        f"{collective.missing()}"
+    )
+    absent = sorted(set(collective.callers) - collective.present - {rank})
+    if absent and timeout_s * SECOND > 2 * CLAIM_AFTER:
+        # Whoever has called it has said so by now.
+        text += f"; ranks {absent} do not seem to have called it"
+    return OperationTimeoutError(text)
 
 
 class Claims:

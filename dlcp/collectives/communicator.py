@@ -27,6 +27,7 @@ from dlcp.collectives.observer import Observer
 from dlcp.collectives.operation import Operation
 from dlcp.collectives.plain import Barrier, Broadcast
 from dlcp.collectives.plan import Plan
+from dlcp.collectives.reliable import ReliableCalls, flat_array
 from dlcp.collectives.ring import RingAllReduce
 from dlcp.collectives.sharded import ShardedAllReduce
 from dlcp.errors import ClosedError, ConfigError
@@ -44,7 +45,7 @@ DEFAULT_TAG: Final = 3 * 2
 """Arrays that come without tags: the middle class, droppable."""
 
 
-class Communicator:
+class Communicator(ReliableCalls):
     """One rank's end of a job.
 
     All ranks construct it, with equal ``world``, ``policy`` and ``algorithm``, and then call the same collectives in the same
@@ -158,7 +159,7 @@ class Communicator:
             TypeError, ValueError: The arguments do not fit.
             ClosedError: The communicator is closed.
         """
-        flat = _flat(array, "array")
+        flat = flat_array(array, "array")
         kind = wire_type(array.dtype, self.policy.wire.dtype)
         ring = self.algorithm == "ring" and self.world > 1
         plan = Plan(flat.size, kind, self.stride, self.policy.wire.message_bytes, len(self._owners), through=ring)
@@ -173,7 +174,7 @@ class Communicator:
             tags = tags.copy()
         if op not in ("mean", "sum"):
             raise ValueError(f"op is {op!r}; mean and sum are known")
-        output = np.empty_like(flat) if out is None else _flat(out, "out")
+        output = np.empty_like(flat) if out is None else flat_array(out, "out")
         _check_output(flat, output, may_be_input=self.policy.loss.push == 0)
         handle = Operation(f"all-reduce of {flat.size} elements", flat.nbytes)
         common: dict[str, Any] = {
@@ -221,7 +222,7 @@ class Communicator:
         """Starts :meth:`broadcast`."""
         if not 0 <= root < self.world:
             raise ValueError(f"root {root} is not a rank of {self.world}")
-        flat = _flat(array, "array")
+        flat = flat_array(array, "array")
         if root != self.rank and not flat.flags.writeable:
             raise ValueError("array is read-only")
         data = flat.view(np.uint8)
@@ -302,23 +303,20 @@ class Communicator:
 
     def _next_number(self, handle: Operation) -> int:
         """Numbers a call, whose arguments have been found good: ranks whose numbers differ would not understand each other."""
-        if self._closed:
-            raise ClosedError("the communicator is closed")
+        self._check_open()
         number = next(self._numbers) & MASK
         handle.description = f"operation {number} ({handle.description})"
         return number
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the communicator is closed")
 
     def _start(self, collective: Collective) -> None:
         try:
             self._link.thread.call(lambda now: self._link.engine.start(collective, now))
         except ClosedError:
             collective.handle.finish(None, self._link.engine.error or ClosedError("the I/O thread has ended"))
-
-
-def _flat(array: NDArray[Any], what: str) -> NDArray[Any]:
-    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
-        raise TypeError(f"{what} must be a C-contiguous numpy array")
-    return array.reshape(-1)
 
 
 def _check_output(flat: NDArray[Any], output: NDArray[Any], *, may_be_input: bool) -> None:

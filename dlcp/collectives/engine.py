@@ -13,11 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dlcp.collectives.claims import CLAIM_AFTER, Claims
+from dlcp.collectives.claims import NUMBERS, Claims, overdue
 from dlcp.collectives.collective import Collective
+from dlcp.collectives.direct import Mailbox
 from dlcp.collectives.farewell import Farewell, farewell, reported, typed
 from dlcp.collectives.observer import Observer
-from dlcp.errors import ClosedError, DLCPError, MismatchError, OperationTimeoutError, PeerLostError, RemoteError
+from dlcp.errors import ClosedError, DLCPError, MismatchError, PeerLostError, RemoteError
 from dlcp.policy import Policy
 from dlcp.transport.core import MILLISECOND, SECOND
 from dlcp.transport.endpoint import Endpoint
@@ -64,6 +65,7 @@ class Engine:
             locally.
         left: Peers that have closed in good order.
         observer: Is shown what happens.
+        mailbox: Point-to-point messages.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Engine:
         self.serve: Callable[[MessageReceived], Collective | None] | None = None
         self.left: set[int] = set()
         self.observer: Observer | None = None
+        self.mailbox = Mailbox(self)
         self._on_reached = on_reached
         self._last_words = last_words
         self._watchers: list[tuple[Callable[[], bool], Callable[[], None]]] = []
@@ -110,13 +113,15 @@ class Engine:
         self._running[number] = collective
         self._deadlines[number] = now + int(self.policy.timeouts.operation_s * SECOND)
         try:
-            self._claims.started(collective, now)
+            if number < NUMBERS:
+                self._claims.started(collective, now)
             collective.start(now)
             for event in self._early.pop(number, ()):
                 self._give(collective, event, now)
         except Exception as error:
             self._fail(error, now)
         self._reap(number)
+        self._reap_direct()
         self._dispatch(now)
 
     def send(self, peer: int, message: int, payload: NDArray[np.uint8], *, tags: NDArray[np.uint8], bound: int, now: int) -> None:
@@ -218,7 +223,7 @@ class Engine:
         for number, deadline in list(self._deadlines.items()):
             collective = self._running.get(number)
             if deadline <= now and collective is not None:
-                self._fail(self._timed_out(collective), now)
+                self._fail(overdue(collective, self.rank, self.policy.timeouts.operation_s), now)
         self._dispatch(now)
 
     def fail(self, error: BaseException) -> None:
@@ -244,17 +249,6 @@ class Engine:
             # The endpoint itself is what broke; peers will notice the silence.
             return
 
-    def _timed_out(self, collective: Collective) -> OperationTimeoutError:
-        text = (
-            f"{collective.handle.description} has not finished within the operation timeout of "
-            f"{self.policy.timeouts.operation_s:g} s, still waiting for {collective.missing()}"
-        )
-        absent = sorted(set(collective.callers) - collective.present - {self.rank})
-        if absent and self.policy.timeouts.operation_s * SECOND > 2 * CLAIM_AFTER:
-            # Whoever has called it has said so by now.
-            text += f"; ranks {absent} do not seem to have called it"
-        return OperationTimeoutError(text)
-
     def _look(self) -> None:
         if self._watchers:
             met = [watcher for watcher in self._watchers if watcher[0]()]
@@ -275,7 +269,11 @@ class Engine:
         self._look()
 
     def _on_event(self, event: Event, now: int) -> None:
-        if isinstance(event, MessageReceived):
+        if isinstance(event, MessageReceived | MessageSent) and phase_of(event.message) == Phase.DIRECT:
+            if self._error is None:
+                self.mailbox.handle(event, now)
+                self._reap_direct()
+        elif isinstance(event, MessageReceived):
             self._on_received(event, now)
         elif isinstance(event, MessageSent):
             number = operation_of(event.message)
@@ -377,6 +375,8 @@ class Engine:
             return
         del self._running[number]
         self._deadlines.pop(number, None)
+        if number >= NUMBERS:
+            return
         if self.serve is not None:
             self._claims.drop(number)
             if len(self._seen) >= 2 * SERVED_HISTORY:
@@ -385,6 +385,11 @@ class Engine:
         over = self._claims.ended(collective)
         if over is not None:
             self._retire(over)
+
+    def _reap_direct(self) -> None:
+        ended, self.mailbox.ended = self.mailbox.ended, []
+        for number in ended:
+            self._reap(number)
 
     def _retire_served(self, latest: int) -> None:
         """A server does not know when a call is over; but it is when every worker is hundreds of calls further on."""

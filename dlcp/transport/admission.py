@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.core import Core
-from dlcp.transport.events import MessageRefused, operation_of
+from dlcp.transport.events import MessageRefused, operation_of, phase_of
 from dlcp.transport.incoming import IncomingMessage
 from dlcp.transport.peer import Expected, Peer
 from dlcp.transport.serial import ahead
+from dlcp.wire.header import Phase
 
 EARLY_OVERHEAD_BYTES: Final = 1024
 """What an early message costs beyond its payload, so that empty ones are not free."""
@@ -31,6 +32,7 @@ class Admission:
         self._core = core
         self._early_bytes = 0
         self._retired: int | None = None
+        self._retired_direct: dict[int, int] = {}
 
     @property
     def early_bytes(self) -> int:
@@ -99,9 +101,15 @@ class Admission:
         if not incoming.posted:
             flow.unclaimed[incoming.message] = incoming.length
 
-    def over(self, message: int) -> bool:
-        """Whether the message's operation is over here."""
-        return self._retired is not None and ahead(operation_of(message), self._retired) <= 0
+    def over(self, peer: int, message: int) -> bool:
+        """Whether the operation of a message from ``peer`` is over here."""
+        direct = phase_of(message) == Phase.DIRECT
+        retired = self._retired_direct.get(peer) if direct else self._retired
+        return retired is not None and ahead(operation_of(message), retired) <= 0
+
+    def retire_direct(self, peer: int, number: int) -> None:
+        """Declares point-to-point messages of ``peer`` up to this number over; all of them are complete."""
+        self._retired_direct[peer] = number
 
     def retire(self, operation: int) -> list[tuple[int, int]]:
         """Declares operations up to this one over and forgets all their messages.
@@ -114,17 +122,17 @@ class Admission:
         self._retired = operation
         dropped = []
         for flow in self._core.peers.values():
-            for message in [m for m in flow.incoming if self.over(m)]:
+            for message in [m for m in flow.incoming if self.over(flow.rank, m)]:
                 incoming = flow.incoming.pop(message)
                 dropped.append((flow.rank, message))
                 if not incoming.posted:
                     self._release(incoming.length)
-            for message in [m for m in flow.unclaimed if self.over(m)]:
+            for message in [m for m in flow.unclaimed if self.over(flow.rank, m)]:
                 self._release(flow.unclaimed.pop(message))
             for book in (flow.expected, flow.refused):
-                for message in [m for m in book if self.over(m)]:
+                for message in [m for m in book if self.over(flow.rank, m)]:
                     del book[message]
-            flow.disputed = {m for m in flow.disputed if not self.over(m)}
+            flow.disputed = {m for m in flow.disputed if not self.over(flow.rank, m)}
         return dropped
 
     def drop_all(self) -> None:

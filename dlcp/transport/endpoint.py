@@ -126,6 +126,10 @@ class Endpoint:
         """Declares every operation up to this one over here: packets for unknown messages of it are stale."""
         self._receiver.retire(operation)
 
+    def retire_direct(self, peer: int, number: int) -> None:
+        """Declares point-to-point messages of ``peer`` up to this number over here, as :meth:`retire` does collectives."""
+        self._receiver.retire_direct(peer, number)
+
     def greet(self, peer: int, now: int) -> None:
         """Sends HELLOs, a short one and one of full size, until both have come back or :meth:`stop_greeting`."""
         self._greeting[peer] = {0, self._core.packet_bytes}

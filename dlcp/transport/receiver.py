@@ -65,6 +65,10 @@ class Receiver:
         for peer, message in self.admission.retire(operation):
             self._core.timers.cancel((COMPLETION_TIMER, peer, message))
 
+    def retire_direct(self, peer: int, number: int) -> None:
+        """Declares point-to-point messages of ``peer`` up to this number, which are complete, over here."""
+        self.admission.retire_direct(peer, number)
+
     # -- data --------------------------------------------------------------------------------------------------------------
 
     def on_data(self, frames: list[Frames], screened: Screened, which: NDArray[np.int64], now: int) -> None:
@@ -203,7 +207,7 @@ class Receiver:
         if message in flow.finished:
             core.counters["late"] += count
             return None
-        if self.admission.over(message):
+        if self.admission.over(source, message):
             core.counters["stale"] += count
             if probe:
                 self._report_nothing(source, message, probe, now, busy=OVER)

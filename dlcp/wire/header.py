@@ -47,6 +47,8 @@ class Phase(IntEnum):
     RING_GATHER = 3
     BROADCAST = 4
     RAW = 5
+    EXCHANGE = 6
+    DIRECT = 7
 
 
 class WireType(IntEnum):

@@ -188,8 +188,8 @@ def test_packets_of_operations_that_are_over_are_stale():
     assert endpoint.flow(0).incoming == {}
     assert not list(endpoint.events())
     endpoint.retire(0)
-    assert endpoint._receiver.admission.over(message_id(1, 0, 1, 1)), "what is over stays over"
-    assert not endpoint._receiver.admission.over(message_id(2, 0, 1, 1))
+    assert endpoint._receiver.admission.over(1, message_id(1, 0, 1, 1)), "what is over stays over"
+    assert not endpoint._receiver.admission.over(1, message_id(2, 0, 1, 1))
 
 
 def test_retiring_forgets_what_is_half_here_and_frees_its_memory():

@@ -120,11 +120,11 @@ def test_operations_wrap():
     rig = Rig()
     receiver = rig.endpoints[1]._receiver.admission
     rig.endpoints[1].retire(MASK - 1)
-    assert receiver.over(message_id(MASK - 1, 0, 1, 1)) and receiver.over(message_id(MASK - 5, 0, 1, 1))
-    assert not receiver.over(message_id(MASK, 0, 1, 1)) and not receiver.over(message_id(0, 0, 1, 1))
+    assert receiver.over(1, message_id(MASK - 1, 0, 1, 1)) and receiver.over(1, message_id(MASK - 5, 0, 1, 1))
+    assert not receiver.over(1, message_id(MASK, 0, 1, 1)) and not receiver.over(1, message_id(0, 0, 1, 1))
     rig.endpoints[1].retire(1)
-    assert receiver.over(message_id(0, 0, 1, 1)) and receiver.over(message_id(MASK, 0, 1, 1))
-    assert not receiver.over(message_id(2, 0, 1, 1))
+    assert receiver.over(1, message_id(0, 0, 1, 1)) and receiver.over(1, message_id(MASK, 0, 1, 1))
+    assert not receiver.over(1, message_id(2, 0, 1, 1))
     rig.send(0, 1, 1000, operation=2)
     rig.run()
     assert operation_of(rig.events(MessageReceived)[0].message) == 2
