@@ -95,7 +95,7 @@ class ControlSocket:
     def _do(self, line: bytes) -> Any:
         try:
             request = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadValue("a request is a JSON object on a line") from None
         verb = request.get("do") if isinstance(request, dict) else None
         loop = self._loop
