@@ -139,24 +139,24 @@ class DivideShuffleAverager(ModelAverager):
 
     def _begin(self, weight: float, sync_start: bool) -> None:
         """Finds out whether all ranks mean the same, and creates the groups."""
-        world = self._groups.world_group
+        control = self._groups.control
         settings = (self.schedule.digest, self.every, self.warmup_steps, self.buffers, self.optimizer_state, self.overlap)
         floating, counts = buffer_slots(self.model)
         everything = [*self.contents.parameters(), *floating, *counts]
         more = (*settings, self._groups.backend, self._bucket_bytes, self._review is not None and self._review.contention)
-        check_equal(world, signature(everything, *more), "model, schedule or settings")
-        weights = [float(np.frombuffer(own, np.float64)[0]) for own in gather_bytes(world, np.float64(weight).tobytes())]
+        check_equal(control, signature(everything, *more), "model, schedule or settings")
+        weights = [float(np.frombuffer(own, np.float64)[0]) for own in gather_bytes(control, np.float64(weight).tobytes())]
         self._weights = weights
         if sync_start and self.world > 1:
             with torch.no_grad():
-                broadcast_slots(world, everything, self._bucket_bytes)
+                broadcast_slots(control, everything, self._bucket_bytes)
         if self.world > 1:
             self._open([self._groups.everybody, *self.schedule.memberships])
 
     def _open(self, memberships: Iterable[tuple[int, ...]]) -> None:
         self._groups.open(memberships)
         # With gloo a rank that leaves at once would fail another that is still connecting to it.
-        gather_bytes(self._groups.world_group, b".")
+        gather_bytes(self._groups.control, b".")
 
     # -- averaging
 
@@ -262,7 +262,7 @@ class DivideShuffleAverager(ModelAverager):
         if self._layout is None or self._layout[0] != key:
             digest = signature(slots)
             if self._layout is None or self._layout[1] != digest:
-                check_equal(self._groups.world_group, digest, "what is averaged")
+                check_equal(self._groups.control, digest, "what is averaged")
             link = self._groups.link(self._groups.everybody)
             transfer = Transfer(slots, link, self._bucket_bytes, keep=self.overlap or self._groups.loses)
             self.counts["bytes"] = transfer.bytes
@@ -295,7 +295,7 @@ class DivideShuffleAverager(ModelAverager):
         try:
             together = average_once(slots, link, self._weights, self.rank, self.round, self._bucket_bytes)
             if together and counts:
-                keep_highest(self._groups.world_group, counts)
+                keep_highest(self._groups.control, counts)
         except (RuntimeError, DLCPError) as error:
             raise self._fail(error, self.round, self._groups.everybody, begin) from error
         if not together:
@@ -334,10 +334,10 @@ class DivideShuffleAverager(ModelAverager):
     def _reconsider(self, review: Review) -> None:
         """Lets all ranks look at the times of all, and change the schedule together."""
         self.counts["reviews"] += 1
-        everybody = gather_bytes(self._groups.world_group, review.message(self.schedule))
+        everybody = gather_bytes(self._groups.control, review.message(self.schedule))
         chosen = review.decide(everybody, self.schedule, int(self.counts["bytes"]))
         if chosen != self.schedule:
-            check_equal(self._groups.world_group, bytes.fromhex(chosen.digest), "the schedule")
+            check_equal(self._groups.control, bytes.fromhex(chosen.digest), "the schedule")
             self._change(chosen)
         review.restart(self.schedule, self.round)
 

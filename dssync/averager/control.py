@@ -1,4 +1,8 @@
-"""Small exchanges among all ranks: do they agree, and where do they start.  No pickle: bytes in tensors."""
+"""Small exchanges among all ranks: do they agree, and where do they start.  No pickle: bytes in tensors.
+
+All go over the control group of :class:`~dssync.groups.members.GroupSet`, which torch does not know by name, hence its methods
+and not the functions of ``torch.distributed``.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +17,19 @@ from dssync.averager.layout import Slot, Transfer, partition
 from dssync.groups.link import GroupLink
 
 
-def control_device(group: dist.ProcessGroup) -> torch.device:
-    """Returns where tensors have to lie for collectives of ``group``."""
-    kinds = {device.type for device in group._device_types}
-    return torch.device("cpu") if "cpu" in kinds or not kinds else torch.device(next(iter(kinds)))
-
-
 def gather_bytes(group: dist.ProcessGroup, own: bytes) -> list[bytes]:
     """Returns the ``own`` of every rank, which have the same length.
 
     Raises:
         RendezvousError: A rank did not take part within the group's timeout.
     """
-    device = control_device(group)
-    mine = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(device)
-    everybody = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    mine = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+    everybody = [torch.empty_like(mine) for _ in range(group.size())]
     try:
-        dist.all_gather(everybody, mine, group=group)
+        group.allgather([everybody], [mine]).wait()
     except RuntimeError as error:
         raise RendezvousError(f"a rank did not take part in an exchange: {first_line(error)}") from error
-    return [bytes(tensor.cpu().numpy().tobytes()) for tensor in everybody]
+    return [bytes(tensor.numpy().tobytes()) for tensor in everybody]
 
 
 def check_equal(group: dist.ProcessGroup, own: bytes, what: str) -> None:
@@ -54,12 +51,10 @@ def broadcast_slots(group: dist.ProcessGroup, slots: Sequence[Slot], bucket_byte
     Raises:
         RendezvousError: A rank did not take part within the group's timeout.
     """
-    device = control_device(group)
-    source = dist.get_global_rank(group, 0)
     for part in partition(slots, bucket_bytes):
-        flat = torch.cat([slot.tensor.reshape(-1) for slot in part]).to(device)
+        flat = torch.cat([slot.tensor.reshape(-1) for slot in part]).cpu()
         try:
-            dist.broadcast(flat, source, group=group)
+            group.broadcast([flat], dist.BroadcastOptions()).wait()
         except RuntimeError as error:
             raise RendezvousError(f"a rank did not take part in the first broadcast: {first_line(error)}") from error
         at = 0
@@ -71,9 +66,10 @@ def broadcast_slots(group: dist.ProcessGroup, slots: Sequence[Slot], bucket_byte
 
 def keep_highest(group: dist.ProcessGroup, slots: Sequence[Slot]) -> None:
     """Gives every rank the highest value of any, element by element, of tensors of whole numbers."""
-    device = control_device(group)
-    flat = torch.cat([slot.tensor.reshape(-1).to(device, torch.int64) for slot in slots])
-    dist.all_reduce(flat, op=dist.ReduceOp.MAX, group=group)
+    flat = torch.cat([slot.tensor.reshape(-1).to("cpu", torch.int64) for slot in slots])
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
+    group.allreduce([flat], options).wait()
     for slot, values in zip(slots, flat.split([slot.tensor.numel() for slot in slots]), strict=True):
         slot.tensor.copy_(values.view(slot.tensor.shape))
 
@@ -113,4 +109,4 @@ def first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-__all__ = ["average_once", "broadcast_slots", "check_equal", "control_device", "first_line", "gather_bytes", "keep_highest"]
+__all__ = ["average_once", "broadcast_slots", "check_equal", "first_line", "gather_bytes", "keep_highest"]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from dlcp.errors import ConfigError, DLCPError, RendezvousError
 from dlcp.policy import Policy
 from dlcp.udp.faults import FaultPlan
-from dssync.groups.link import GroupLink, TorchLink
+from dssync.groups.link import GroupLink, TorchLink, shut_down
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import PrefixStore, Store
@@ -49,8 +49,12 @@ class GroupSet:
         host: For ``dlcp``: address of this rank that the others can reach.
         faults: For ``dlcp``: packets to drop and so on, for tests and demonstrations.
 
+    Attributes:
+        control: A group of all ranks over gloo, with the timeout given, for small exchanges.
+
     Raises:
-        ConfigError: There is no process group, or an unknown backend.
+        ConfigError: There is no process group.
+        RendezvousError: A rank did not come within the timeout.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class GroupSet:
         self._links: dict[tuple[int, ...], GroupLink] = {}
         self._opened = 0
         self._closed = False
+        self.control = self._make(self.everybody, "gloo", PrefixStore("control", self._store), "dssync/control")
 
     def open(self, memberships: Iterable[tuple[int, ...]]) -> None:
         """Creates those groups that this rank is in and that are not there yet.
@@ -128,15 +133,19 @@ class GroupSet:
         links, self._links, self._closed = self._links, {}, True
         for link in links.values():
             link.abort(reason)
+        shut_down(self.control, now=True)
 
     def close(self) -> None:
         """Ends all groups; may be repeated."""
+        if self._closed:
+            return
         links, self._links, self._closed = self._links, {}, True
         for link in links.values():
             try:
                 link.close()
             except DLCPError as error:  # the others have a right to be closed too
                 _log.warning("closing the group of ranks %s: %s", link.ranks, error)
+        shut_down(self.control)
 
     def _create(self, ranks: tuple[int, ...]) -> GroupLink:
         # The number tells a group that is opened again from its predecessor, whose keys are still in the store.
@@ -144,15 +153,19 @@ class GroupSet:
         store = PrefixStore(name, self._store)
         if self.backend == "dlcp":
             return self._create_dlcp(ranks, store)
+        if self.backend == "gloo" and ranks == self.everybody:
+            return TorchLink(ranks, self.control, owned=False)
+        return TorchLink(ranks, self._make(ranks, self.backend, store, f"dssync/{name}"), owned=True)
+
+    def _make(self, ranks: tuple[int, ...], backend: str, store: Store, name: str) -> dist.ProcessGroup:
         try:
-            group = make_group(self.backend, store, ranks.index(self.rank), len(ranks), self.timeout, f"dssync/{name}")
+            return make_group(backend, store, ranks.index(self.rank), len(ranks), self.timeout, name)
         except RuntimeError as error:  # torch's errors of stores and of gloo are RuntimeErrors
             members = ", ".join(map(str, ranks))
             summary = (str(error).splitlines() or [type(error).__name__])[0]
             raise RendezvousError(
                 f"the group of ranks {members} was not complete within {self.timeout:g} s: {summary}"
             ) from error
-        return TorchLink(ranks, group, owned=True)
 
     def _create_dlcp(self, ranks: tuple[int, ...], store: Store) -> GroupLink:
         from dlcp.collectives.communicator import Communicator

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from dlcp.errors import ConfigError, DLCPError, MismatchError, RendezvousError
 from dssync import DivideShuffleAverager, GroupError
@@ -148,16 +149,19 @@ def test_too_many_groups():
 
 
 def alone_at_the_door(rank, world):
-    groups = GroupSet(timeout=1.0)
-    if rank == 1:
-        return "elsewhere"
-    with pytest.raises(RendezvousError, match="ranks 0, 1 was not complete within 1 s"):
-        groups.open([(0, 1)])
-    return "told"
+    dist.barrier()
+    groups = GroupSet(timeout=2.0)
+    told = "elsewhere"
+    if rank == 0:
+        with pytest.raises(RendezvousError, match="ranks 0, 1 was not complete within 2 s"):
+            groups.open([(0, 1)])
+        told = "told"
+    dist.barrier()
+    return told
 
 
 def test_a_member_that_does_not_come():
-    assert run_ranks(alone_at_the_door, world=2) == ["told", "elsewhere"]
+    assert run_ranks(alone_at_the_door, world=3) == ["told", "elsewhere", "elsewhere"]
 
 
 def open_and_close(rank, world):

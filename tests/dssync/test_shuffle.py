@@ -66,12 +66,14 @@ def test_whole_numbers():
 
 
 def default_group(rank, world, folder):
+    dist.barrier()
     dist.destroy_process_group()
     store = dist.FileStore(f"{folder}/again", world)
     dist.init_process_group("dssync", store=store, rank=rank, world_size=world)
     group = dist.group.WORLD
     value = torch.tensor([float(rank)])
     dist.all_reduce(value, op=dist.ReduceOp.AVG)
+    dist.barrier()
     return type(group).__name__, group.schedule.kind, group.schedule.largest, value.item()
 
 
