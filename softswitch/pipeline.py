@@ -119,4 +119,14 @@ class Pipeline:
         return cls(text, drop_port=drop_port, cpu_port=cpu_port, seed=seed, clock=clock, notify=notify)
 
 
-__all__ = ["Outcome", "Phv", "Pipeline", "Preserved", "Result"]
+def generated_source(text: str | bytes, *, drop_port: int = 511) -> str:
+    """The Python source that a program is compiled to.
+
+    Raises:
+        ProgramError: The JSON is no valid program.
+        UnsupportedConstruct: The program needs something that this target lacks.
+    """
+    return Pipeline.load(text, drop_port=drop_port).source
+
+
+__all__ = ["Outcome", "Phv", "Pipeline", "Preserved", "Result", "generated_source"]

@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
         start = time.monotonic()
         while (sent := sum(results.values())) < options.frames:
             batch = frames(random, seeds_for(path))
-            feed(pipeline, batch * 20, sent, results)
+            feed(pipeline, batch * 4, sent, results)
         seconds = time.monotonic() - start
         drops = dict(pipeline.runtime.drops)
         print(f"{path.name}: {sent} frames in {seconds:.0f} s, none raised: {dict(results)}, drops {drops}")

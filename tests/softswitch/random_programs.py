@@ -177,7 +177,7 @@ class Maker:
 
     def target(self) -> dict:
         if self.gentle and self.random.random() < 0.95:
-            return field("scalars", self.random.choice(SCALARS + SIGNED)[0])
+            return field("scalars", str(self.random.choice(SCALARS + SIGNED)[0]))
         if self.random.random() < 0.1:
             return {"type": "expression", "value": self.item_field()}
         if self.random.random() < 0.1:
@@ -255,7 +255,7 @@ class Maker:
     def loop(self) -> list[dict]:
         """A loop that ends after a few rounds, as p4c compiles ``for``; its counter is a field that nothing else writes."""
         counter = field("scalars", "rounds")
-        more = expression("<", counter, hexstr(self.random.randrange(4)))
+        more = expression("b2d", None, expression("<", counter, hexstr(self.random.randrange(4))))
         body = [self.primitive() for _ in range(self.random.randint(1, 3))]
         step = expression("&", expression("+", counter, hexstr(1)), hexstr(255))
         return [
@@ -349,7 +349,8 @@ class Maker:
             look = {"type": "lookahead", "value": [offset, self.random.choice([1, 8, 12, 16, 40])]}
             return self.call("set", field(*self.any_field()[:2]), look)
         if choice == 9:
-            bits = self.random.choice([hexstr(8), hexstr(16), hexstr(12), expression("&", self.data(1), hexstr(24))])
+            masked = {"type": "expression", "value": expression("&", self.data(1), hexstr(24))}
+            bits = self.random.choice([hexstr(8), hexstr(16), hexstr(12), masked])
             return self.call("advance", bits)
         if choice == 10:
             return self.call("verify", self.boolean(), hexstr(self.random.randrange(2, 6)))
