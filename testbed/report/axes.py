@@ -40,6 +40,8 @@ class Scale:
         shown = [value for value in values if not log or value > 0]
         low, high = (min(shown), max(shown)) if shown else (1.0 if log else 0.0, 10.0 if log else 1.0)
         if log:
+            # Of something that spans more than this, the smallest says nothing.
+            low = max(low, high * 1e-12)
             spread = max(math.log10(high / low), 0.3) * margin
             return cls(low / 10**spread, high * 10**spread, start, end, log=True)
         if zero:

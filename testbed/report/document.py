@@ -10,11 +10,14 @@ import math
 import types
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, NotRequired, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Final, Literal, NotRequired, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from testbed.results import CandidateResult, Results, RunResult
 
-_PARTS = {"runs": RunResult, "candidates": CandidateResult}
+LIMIT: Final = 10**18
+"""No time, size or count is larger; what is would overflow when it is computed with."""
+
+_PARTS: Final = {"runs": RunResult, "candidates": CandidateResult}
 
 
 def checked(document: Mapping[str, Any]) -> tuple[Results, list[str]]:
@@ -117,9 +120,15 @@ def _misfits_of_scalar(value: Any, kind: Any, path: str) -> list[str]:
     if kind is float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return [f"{path}: {_name(value)} in place of a number"]
-        return [] if math.isfinite(value) else [f"{path}: {value} is not finite"]
+        if isinstance(value, int) and abs(value) > LIMIT:
+            return [f"{path}: {len(str(value))} digits are beyond all measure"]
+        if not math.isfinite(value):
+            return [f"{path}: {value} is not finite"]
+        return [] if abs(value) <= LIMIT else [f"{path}: {value:g} is beyond all measure"]
     if kind is int and isinstance(value, bool):
         return [f"{path}: a flag in place of a whole number"]
+    if kind is int and isinstance(value, int) and abs(value) > LIMIT:
+        return [f"{path}: {len(str(value))} digits are beyond all measure"]
     words = {int: "a whole number", str: "text", bool: "true or false"}
     return [] if isinstance(value, kind) else [f"{path}: {_name(value)} in place of {words.get(kind, kind.__name__)}"]
 
@@ -129,4 +138,4 @@ def _name(value: Any) -> str:
     return names.get(type(value), "null" if value is None else type(value).__name__)
 
 
-__all__ = ["checked"]
+__all__ = ["LIMIT", "checked"]

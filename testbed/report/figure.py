@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from testbed.report.markup import Content, Markup, element, joined
 from testbed.report.numbers import NOTHING, Spread, between
+
+_LONG: Final = 40
+"""Text of a table that is longer may be broken into lines."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class Table:
                 attributes["class_"] = "number"
                 attributes["data_value"] = "" if cell.value is None else repr(float(cell.value))
                 content = cell.text
+            elif isinstance(cell, str) and len(cell) > _LONG:
+                attributes["class_"] = "long"
             cells.append(element("th" if index == 0 else "td", content, **attributes))
         return cells
 

@@ -92,6 +92,15 @@ def seconds(value: float | None) -> str:
     raise AssertionError
 
 
+def duration(value: float) -> str:
+    """Writes a long time."""
+    if value < 120:
+        return seconds(value)
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}{_SPACE}h {minutes}{_SPACE}min" if hours else f"{minutes}{_SPACE}min {rest}{_SPACE}s"
+
+
 def share(value: float | None, digits: int = 1) -> str:
     """Writes a share in per cent."""
     return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f}{_SPACE}%"
@@ -146,6 +155,7 @@ __all__ = [
     "between",
     "confidence",
     "count",
+    "duration",
     "goal",
     "number",
     "quantile",

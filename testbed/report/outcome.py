@@ -84,8 +84,7 @@ def _comparison(view: View, order: Sequence[Contender]) -> Table:
         rows.append(
             [
                 [contender.name, element("span", "the yardstick", class_="range")] if contender.best else contender.name,
-                carried,
-                result["target"],
+                joined([carried, " ", element("span", result["target"], class_="range")]),
                 _reached(contender),
                 spread(time_to_accuracy(contender), seconds),
                 _factor(summary["speedup"], pairs),
@@ -96,7 +95,7 @@ def _comparison(view: View, order: Sequence[Contender]) -> Table:
             ]
         )
     columns = [
-        "Candidate", "Carried by", "Switches", "Reached", "Time to accuracy", "Times as fast", "Final accuracy", "Step p50",
+        "Candidate", "Carried by, through", "Reached", "Time to accuracy", "Times as fast", "Final accuracy", "Step p50",
         "Step p99", "p99, times better",
     ]  # fmt: skip
     words = (

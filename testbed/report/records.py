@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from testbed.report.document import LIMIT
 from testbed.results import RunResult, TraceFile
 
 Tell = Callable[[str], object]
@@ -59,7 +60,7 @@ def read_lines(folder: Path, name: str, tell: Tell, *, only: str | None = None) 
 
 def is_number(value: object) -> TypeGuard[float]:
     """Tells whether a value is a number that can be computed with."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LIMIT
 
 
 def step_times(folder: Path, run: RunResult, tell: Tell, eval_every: int | None = None) -> list[float]:

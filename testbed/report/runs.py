@@ -9,9 +9,9 @@ from typing import Any
 
 from testbed.report.figure import Table, value
 from testbed.report.markup import Content, Markup, element
-from testbed.report.numbers import NOTHING, count, rate, seconds, share, size
+from testbed.report.numbers import NOTHING, count, duration, rate, seconds, share, size
 from testbed.report.records import is_number
-from testbed.report.view import View
+from testbed.report.view import TCP_COMMS, View
 
 
 def all_runs(view: View) -> Table:
@@ -138,7 +138,7 @@ def provenance(view: View) -> list[Content]:
     facts: list[list[Content]] = [
         ["Command", element("code", shlex.join(str(word) for word in results["command"]))],
         ["Began", results["started"]],
-        ["Took", seconds(results["seconds"])],
+        ["Took", duration(results["seconds"])],
         ["Ranks were started by", results["launcher"]],
     ]
     facts += [[str(key), _short(item)] for key, item in results["machine"].items()]
@@ -147,7 +147,9 @@ def provenance(view: View) -> list[Content]:
     if network is not None:
         parts.append(network.render())
     documents: list[tuple[str, Any]] = [("The experiment, with its defaults", results["experiment"])]
-    documents += [(f"Policy of {c.name}", c.result["policy"]) for c in view.contenders if c.result["policy"]]
+    for contender in view.contenders:
+        if contender.result["policy"] and contender.result["comm"] not in TCP_COMMS:
+            documents.append((f"Policy of {contender.name}", contender.result["policy"]))
     for words, document in documents:
         text = json.dumps(document, indent=1, ensure_ascii=False, default=str)
         parts.append(element("details", element("summary", words), element("pre", text)))

@@ -18,6 +18,9 @@ from testbed.results import CandidateResult, Results, RunResult
 DLCP_COMMS = ("dlcp", "pipelined")
 """Ways that carry gradients over DLCP in every step."""
 
+TCP_COMMS = ("gloo", "gloo-fp16", "powersgd", "postlocalsgd")
+"""Ways that a policy says nothing about."""
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -198,4 +201,4 @@ def paired(contender: Contender, other: Contender, value: Callable[[RunResult], 
     return Spread.of(ratios)
 
 
-__all__ = ["DLCP_COMMS", "Contender", "View", "paired", "time_to_accuracy"]
+__all__ = ["DLCP_COMMS", "TCP_COMMS", "Contender", "View", "paired", "time_to_accuracy"]

@@ -11,7 +11,7 @@ from testbed.report import drops, learning, messages, network, outcome, runs
 from testbed.report.figure import Figure
 from testbed.report.gaps import box
 from testbed.report.markup import Content, Markup, element
-from testbed.report.numbers import seconds
+from testbed.report.numbers import duration
 from testbed.report.page import Section, page
 from testbed.report.trace import write_traces
 from testbed.report.view import View
@@ -69,7 +69,7 @@ def _head(view: View) -> list[Content]:
         ("runs that ended well", f"{ended} of {max(results['planned'], len(results['runs']))}"),
         ("ranks", f"{sum(len(ranks) for ranks in results['hosts'].values())}"),
         ("switches", str(results["experiment"].get("target", "?"))),
-        ("took", seconds(results["seconds"])),
+        ("took", duration(results["seconds"])),
         ("began", results["started"]),
     ]
     summary = results["experiment"].get("summary")

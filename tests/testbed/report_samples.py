@@ -11,8 +11,9 @@ from testbed.results import FORMAT, VERSION, Results, write_results
 from testbed.summary import summarize
 
 SEEDS = (1, 2, 3, 4, 5)
-STEPS = 60
+STEPS = 48
 EVERY = 6
+INTERVAL = 0.1
 
 # name, comm, baseline, congestion, target, seconds a step, loss bound, protected share
 CANDIDATES = (
@@ -71,7 +72,7 @@ def make(folder: Path, *, candidates=CANDIDATES, seeds=SEEDS, prefix: str = "") 
         results["candidates"].append(
             {
                 "name": f"{prefix}{name}", "comm": comm, "baseline": baseline, "congestion": congestion, "target": target,
-                "algorithm": "sharded", "policy": policy, "summary": None,
+                "algorithm": "sharded", "policy": policy, "summary": None,  # type: ignore[typeddict-item]  # filled in below
             }
         )  # fmt: skip
     for repeat, seed in enumerate(seeds):
@@ -94,7 +95,7 @@ def _run(folder, network, candidate, repeat, seed, place, prefix):
         took = pace * dice.lognormvariate(0, 0.12) * (1 if dice.random() > 0.04 or over else 4)
         clock += took
         steps.append((took, clock))
-    accuracy = [(end, 0.97 - 0.87 * math.exp(-(index + 1) / 14) + dice.gauss(0, 0.008)) for index, (_, end) in enumerate(steps)]
+    accuracy = [(end, 0.97 - 0.87 * math.exp(-(index + 1) / 11) + dice.gauss(0, 0.008)) for index, (_, end) in enumerate(steps)]
     evaluations = [
         {"clock_s": end, "step": index + 1, "accuracy": min(1.0, found), "test_loss": 2.3 * (1 - found) + 0.05}
         for index, (end, found) in enumerate(accuracy)
@@ -174,8 +175,8 @@ def _traces(folder, home, network, dice, clock, prefix):
     for switch in (switch.name for switch in network.switches):
         ports = {str(arc.port): arc.target for arc in network.graph.leaving(switch)}
         lines, depth = [], dict.fromkeys(ports, 0.0)
-        for sample in range(int((clock + 3) / 0.05)):
-            now = 0.05 * sample
+        for sample in range(int((clock + 3) / INTERVAL)):
+            now = INTERVAL * sample
             state = {}
             for number, peer in ports.items():
                 busy = peer.startswith("spine") and 3 < now and math.sin(now * 2.2 + int(number)) > -0.2

@@ -1,0 +1,431 @@
+"""The report of an experiment: its numbers are those of the document, its names stay text, and half an experiment is enough."""
+
+import copy
+import json
+import math
+import random
+import re
+import shutil
+import statistics
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dlcp.errors import ConfigError
+from testbed.report import markdown, write_comparison, write_report
+from testbed.report.drops import ANY, dropped
+from testbed.report.outcome import ladder
+from testbed.report.view import View
+from testbed.results import read_results, write_results
+from testbed.summary import summarize
+from tests.testbed.html_tree import headings, parse, rows
+from tests.testbed.report_samples import CANDIDATES, EVERY, STEPS, make
+
+SAMPLE = Path(__file__).parent / "data" / "sample"
+FIGURES = "ranking gains accuracy loss steps buckets completion queues utilisation drops losses residual".split()
+YARDSTICK = "the yardstick"
+EVIL = "<img src=x onerror=alert(1)>\"'&</script><script>alert(2)</script>"
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    """A folder, its document and its page; not to be changed."""
+    folder = tmp_path_factory.mktemp("experiment")
+    results = make(folder, seeds=(1, 2, 3))
+    path = write_report(results, folder)
+    return folder, results, parse(path.read_text())
+
+
+def figure(page, key):
+    (found,) = [each for each in page.all("figure") if each.attributes.get("id") == key]
+    return found
+
+
+def table(page, key, place=0):
+    return figure(page, key).all("table")[place]
+
+
+def column(table, heading):
+    """Values of a column, by the names in the first."""
+    index = headings(table).index(heading)
+    return {line[0]: line[index] for line in rows(table)}
+
+
+def runs_of(results, name):
+    return [run for run in results["runs"] if run["candidate"] == name]
+
+
+def gaps(page):
+    return [item.text for box in page.all("aside", class_="gaps") for item in box.all("li")]
+
+
+# Structure
+
+
+def test_every_figure_is_there_with_data_a_caption_and_a_table(experiment):
+    _, _, page = experiment
+    assert [each["id"] for each in page.all("figure")] == FIGURES
+    for key in FIGURES:
+        found = figure(page, key)
+        assert not found.all("p", class_="nothing")
+        drawings = [svg for svg in found.all("svg") if "data-marks" in svg.attributes]
+        assert drawings and all(int(svg["data-marks"]) > 0 for svg in drawings), key
+        assert found.all("figcaption")[0].text.strip()
+        assert rows(found.all("table")[0])
+        for svg in drawings:
+            assert svg.all("title")[0].text and svg["aria-label"]
+
+
+def test_drawings_have_no_number_that_is_none(experiment):
+    _, _, page = experiment
+    for svg in page.all("svg"):
+        width, height = map(float, re.findall(r"[\d.]+", svg.attributes.get("viewbox", "0 0 22 12"))[2:])
+        for tag in ("line", "rect", "circle", "text", "path"):
+            for node in svg.all(tag):
+                for name in ("x", "x1", "x2", "cx", "y", "y1", "y2", "cy", "width", "height"):
+                    if name in node.attributes:
+                        value = float(node[name])
+                        limit = width if "x" in name or name == "width" else height
+                        assert math.isfinite(value) and -1 <= value <= limit + 1, (node.tag, name, value)
+                assert re.fullmatch(r"[MLHVZhvz\d. -]*", node.attributes.get("d", ""))
+
+
+def test_the_page_refers_to_nothing_outside(experiment):
+    folder, _, page = experiment
+    text = (folder / "report.html").read_text()
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", text.replace("chrome://tracing", ""))
+    links = [node["href"] for node in page.all("a") if not node["href"].startswith("#")]
+    assert links and all((folder / link).is_file() for link in links)
+    anchors = {node["id"] for tag in ("section", "figure", "h3") for node in page.all(tag) if "id" in node.attributes}
+    assert {node["href"][1:] for node in page.all("a") if node["href"].startswith("#")} <= anchors
+    names = [node["id"] for tag in ("section", "figure", "h3") for node in page.all(tag) if "id" in node.attributes]
+    assert len(names) == len(set(names))
+
+
+def test_legends_name_marks_that_are_there(experiment):
+    _, _, page = experiment
+    for found in page.all("figure"):
+        classes = {
+            word
+            for svg in found.all("svg")
+            if "data-marks" in svg.attributes
+            for tag in ("path", "circle", "rect", "g", "line")
+            for node in svg.all(tag)
+            for word in node.attributes.get("class", "").split()
+        }
+        for button in found.all("ul", class_="legend")[0].all("button") if found.all("ul", class_="legend") else []:
+            style = button["data-style"]
+            # A scale of shades is whole even where no cell has one of them.
+            assert re.fullmatch(r"best|[bsdkh]\d+", style) and (style in classes or style.startswith("h"))
+
+
+# Numbers
+
+
+def test_times_to_accuracy_are_medians_of_the_runs(experiment):
+    _, results, page = experiment
+    shown = {name.removesuffix(YARDSTICK): value for name, value in column(table(page, "ranking"), "Time to accuracy").items()}
+    factors = column(table(page, "ranking"), "Times as fast")
+    medians = {}
+    for candidate in results["candidates"]:
+        times = []
+        for run in runs_of(results, candidate["name"]):
+            reached = [each["clock_s"] for each in run["evaluations"] if each["accuracy"] >= results["goal"]]
+            times += reached[:1]
+        medians[candidate["name"]] = statistics.median(times)
+    assert shown == medians
+    best = min(medians[name] for name, *_ in CANDIDATES[:4])
+    for name, factor in factors.items():
+        assert factor == pytest.approx(best / medians[name.removesuffix(YARDSTICK)])
+    assert results["best_baseline"] == min((name for name, *_ in CANDIDATES[:4]), key=medians.__getitem__)
+
+
+def test_step_times_are_those_in_the_files_of_ranks(experiment):
+    folder, results, page = experiment
+    counted = column(table(page, "steps"), "Steps in the files")
+    middle = column(table(page, "steps"), "p50")
+    for candidate in results["candidates"]:
+        name, total, medians = candidate["name"], 0, []
+        for run in runs_of(results, name):
+            times = []
+            for rank in run["ranks"]:
+                lines = [json.loads(line) for line in (folder / rank["log"]).read_text().splitlines()]
+                steps = [line for line in lines if line["event"] == "step"]
+                times += [line["step_s"] for line in steps if line["step"] > 0 and line["step"] % EVERY != 0]
+            total += len(times)
+            assert run["step_s"]["count"] == len(times)
+            medians.append(sorted(times)[len(times) // 2])
+        assert counted[name] == total
+        assert middle[name] == pytest.approx(statistics.median(medians))
+
+
+def test_shares_of_the_gain_add_up(experiment):
+    folder, results, page = experiment
+    found = rows(table(page, "gains"))
+    names = [line[0] for line in found]
+    assert names == [results["best_baseline"], "dlcp-reliable", "dlcp-loss", "dlcp-magnitude", "dlcp-all"]
+    times = [line[2] for line in found]
+    gains = [line[3] for line in found][1:]
+    assert gains == [pytest.approx(before / after) for before, after in pairwise(times)]
+    assert sum(line[4] for line in found[1:]) == pytest.approx(1)
+    assert math.prod(gains) == pytest.approx(times[0] / times[-1])
+    assert found[2][1] == "protection.share 0.25 → 1.0; loss.push 0.0 → 0.05" and "pipelined in place of dlcp" in found[4][1]
+    view = View.of(results, folder)
+    assert ladder(view)[1] == "time to accuracy"
+
+
+def test_queue_depths_are_those_of_the_traces(experiment):
+    folder, results, page = experiment
+    found = table(page, "queues")
+    names = headings(found)
+    for line in rows(found):
+        candidate, port, samples, mean, _, largest = line[:6]
+        times = [run["time_to_accuracy_s"] for run in runs_of(results, candidate)]
+        run = next(run for run in runs_of(results, candidate) if run["time_to_accuracy_s"] == statistics.median(times))
+        switch, peer = port.split(" → ")
+        (trace,) = [each for each in run["traces"] if each["switch"] == switch]
+        number = next(number for number, other in trace["ports"].items() if other == peer)
+        depths = []
+        for text in (folder / trace["file"]).read_text().splitlines():
+            sample = json.loads(text)
+            if trace["start_s"] + sample["t_us"] / 1e6 >= 0:
+                depths.append(sum(sample["ports"][number]["depth"]))
+        assert (samples, largest) == (len(depths), max(depths))
+        assert mean == pytest.approx(statistics.mean(depths))
+    assert names[2] == "Samples" and {line[0] for line in rows(found)} == {name for name, *_ in CANDIDATES[:8]}
+
+
+def test_drops_by_class_and_cause_are_the_counters_of_switches_and_hosts(experiment):
+    _, results, page = experiment
+    found = rows(table(page, "drops"))
+    for name in ("gloo-cubic", "dlcp-loss", "dlcp-kernel"):
+        lines = {line[1]: line[2:] for line in found if line[0] == name}
+        runs = runs_of(results, name)
+        queues, given_up = Counter(), Counter()
+        for run in runs:
+            for switch in run["network"]["switches"].values():
+                for port in switch["ports"].values():
+                    queues.update({queue["priority"]: queue["dropped"] for queue in port["queues"]})
+                for of_class, packets in enumerate(
+                    switch.get("program", {}).get("dropped", {}).get("droppable", {}).get("packets", [])
+                ):
+                    given_up[of_class] += packets
+        assert lines["queue full"][:8] == [pytest.approx(queues[place] / len(runs)) for place in range(8)]
+        assert lines["host's own queue full"][8:] == [18.0, 18.0]
+        if name == "dlcp-loss":
+            assert lines["given up by the program: droppable"][:8] == [
+                pytest.approx(given_up[place] / len(runs)) for place in range(8)
+            ]
+            assert lines["link loss"][8] == 28.0 and lines["refused by the program: unknown"][8] == 8.0
+        for values in lines.values():
+            assert sum(values[:9]) == pytest.approx(values[9])
+
+
+def test_drops_of_a_real_run_count_every_packet_once():
+    results = read_results(SAMPLE)
+    for run in results["runs"]:
+        found = dropped(run)
+        for switch in run["network"]["switches"].values():
+            outside = {cause: n for cause, n in switch["drops"].items() if cause not in ("queue-full", "ingress", "egress")}
+            assert {cause: found[cause.replace("-", " "), ANY] for cause in outside} == outside
+            full = sum(n for (cause, _), n in found.items() if cause == "queue full")
+            assert full == switch["drops"].get("queue-full", 0)
+            program = sum(n for (cause, _), n in found.items() if "the program" in cause)
+            assert program == switch["drops"].get("ingress", 0)
+
+
+def test_losses_and_residual_and_utilisation_are_those_of_the_runs(experiment):
+    _, results, page = experiment
+    found = [line for line in rows(table(page, "losses")) if line[0] == "dlcp-loss"]
+    for line in found:
+        sums = Counter()
+        for run in runs_of(results, "dlcp-loss"):
+            sums.update(run["packets"].get(line[1].removeprefix("class "), {}))
+        assert line[2:6] == [sums[key] for key in ("protected", "droppable", "lost_protected", "lost_droppable")]
+        assert line[6] == pytest.approx((line[4] + line[5]) / (line[2] + line[3]))
+    ends = column(table(page, "residual"), "At the end")
+    assert ends["dlcp-all"] == statistics.median(run["residual"][-1]["l1"] for run in runs_of(results, "dlcp-all"))
+    assert "dlcp-reliable" not in ends
+    busy = {(line[0], line[1]): line[2] for line in rows(table(page, "utilisation"))}
+    shares = []
+    for run in runs_of(results, "gloo-bbr"):
+        port = run["network"]["switches"]["leaf0"]["ports"]["4"]
+        shares.append(8 * port["out_bytes"] / port["rate_bps"] / run["training_s"])
+    assert busy["leaf0 → spine0", "gloo-bbr"] == pytest.approx(statistics.median(shares))
+
+
+def test_completion_times_are_quantiles_over_runs(experiment):
+    _, results, page = experiment
+    for line in rows(table(page, "completion")):
+        name = line[1].removeprefix("class ")
+        found = [run["classes"][name] for run in runs_of(results, line[0]) if name in run["classes"]]
+        assert line[2] == sum(each["count"] for each in found)
+        assert line[4] == pytest.approx(statistics.median(each["quantiles_s"][50] for each in found))
+        assert line[7] == pytest.approx(statistics.median(each["quantiles_s"][100] for each in found))
+
+
+def test_the_first_sentence_says_what_came_out(experiment):
+    _, results, page = experiment
+    text = page.all("p", class_="verdict")[0].text
+    assert re.match(r"dlcp-all reached 90\s% accuracy in [\d.]+\s(m?s) \(median of 3\), [\d.]+ times as fast as ", text)
+    factor = next(each["summary"]["speedup"] for each in results["candidates"] if each["name"] == "dlcp-all")
+    assert f"{factor:.2f} times" in text
+    assert any("Some medians are of 3 runs only" in item for item in gaps(page))
+    assert any("netem" in item for item in gaps(page))
+    assert any("dlcp-kernel (kernel), dlcp-bridge (bridge)" in item for item in gaps(page))
+
+
+# Names from outside
+
+
+def test_names_stay_text_wherever_they_stand(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[3:6], seeds=(1, 2), prefix=EVIL)
+    results["notes"] = [EVIL]
+    results["runs"][0].update(outcome="failed", error=EVIL)
+    results["runs"][0]["network"]["switches"][EVIL] = {"ports": {EVIL: {"rate_bps": 1e6, "out_bytes": 10, "drops": {EVIL: 3}}}}
+    results["runs"][2]["classes"] = {EVIL: results["runs"][2]["classes"].popitem()[1]}
+    results["runs"][2]["ranks"][0].update(log=EVIL, said=EVIL)
+    summarize(results)
+    page = parse(write_report(results, tmp_path).read_text())
+    assert len(page.all("script")) == 1 and not page.all("img") and "alert" not in page.all("script")[0].text
+    assert page.text.count(EVIL) > 20
+    assert not [name for tag in ("p", "td", "th", "svg", "text", "li", "button") for node in page.all(tag)
+                for name in node.attributes if name.startswith("on")]  # fmt: skip
+    for style in (node.attributes.get("class", "") for tag in ("g", "path", "rect") for node in page.all(tag)):
+        assert re.fullmatch(r"[a-z0-9 ]*", style)
+    compared = parse(write_comparison([tmp_path], tmp_path / "compared.html").read_text())
+    assert len(compared.all("script")) == 1 and EVIL in compared.text
+    assert EVIL.replace("|", "\\|") in markdown(results)
+
+
+def test_files_outside_of_the_folder_are_not_read(tmp_path):
+    outside = tmp_path / "outside.jsonl"
+    outside.write_text(json.dumps({"event": "step", "step": 1, "step_s": 123.0, "t": 1.0}) + "\n")
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    results = make(folder, candidates=CANDIDATES[4:5], seeds=(1,))
+    results["runs"][0]["ranks"][0]["log"] = "../outside.jsonl"
+    results["runs"][0]["ranks"][1]["log"] = str(outside)
+    page = parse(write_report(results, folder).read_text())
+    assert sum("leads out of the folder" in item for item in gaps(page)) == 2
+    steps = rows(table(page, "steps"))
+    assert steps[0][6] == 2 * len([step for step in range(STEPS) if step % EVERY])
+
+
+# Half an experiment
+
+
+def test_an_experiment_that_was_killed_says_so(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[2:9:2], seeds=(1, 2))
+    results["complete"] = False
+    results["runs"] = results["runs"][:3]
+    summarize(results)
+    page = parse(write_report(results, tmp_path).read_text())
+    assert "The experiment did not come to its end: 3 of 8 runs are here." in gaps(page)[0]
+    assert any(item == "dlcp-kernel: no run was made." for item in gaps(page))
+
+
+def test_runs_that_failed_are_named_with_what_they_said(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[2:6], seeds=(1, 2, 3))
+    first, *_ = runs_of(results, "dlcp-loss")
+    first.update(outcome="failed", error="", time_to_accuracy_s=None, steps=9)
+    first["ranks"][1].update(exit_code=4, said="rank 1: PeerLostError: rank 0 said nothing for 5.0 s")
+    for run in runs_of(results, "dlcp-reliable"):
+        run.update(outcome="timeout", error="ranks [2] had not ended after 60 s", time_to_accuracy_s=None)
+    results["interrupted"] = "SIGTERM"
+    summarize(results)
+    page = parse(write_report(results, tmp_path).read_text())
+    found = gaps(page)
+    assert found[0] == "The experiment was interrupted (SIGTERM) after 12 of 12 runs."
+    assert "dlcp-loss, seed 1: failed after 9 steps. rank 1: PeerLostError: rank 0 said nothing for 5.0 s" in found
+    assert "dlcp-loss: 2 of 3 runs reached the goal; its median is of those, so it is too good." in found
+    assert sum("had not ended after 60 s" in item for item in found) == 3
+    reached = column(table(page, "ranking"), "Reached")
+    assert (reached["dlcp-loss"], reached["dlcp-reliable"]) == (2, 0)
+    # Where a rung has no time to accuracy, times of steps are compared.
+    assert "median time of a step" in figure(page, "gains").text.lower()
+
+
+def test_files_that_are_missing_or_cut_short_are_named(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[3:5], seeds=(1,))
+    first, second = results["runs"]
+    whole = (tmp_path / first["ranks"][0]["log"]).read_bytes()
+    (tmp_path / first["ranks"][0]["log"]).write_bytes(whole[: whole.index(b"\n", len(whole) // 2) - 9])
+    (tmp_path / second["ranks"][0]["log"]).unlink()
+    (tmp_path / first["traces"][0]["file"]).write_bytes(b'{"t_us": 1}\n[1]\n{"t_us": 5, "ports": {"1": 3}}\n\xff\xfe\n')
+    page = parse(write_report(results, tmp_path).read_text())
+    found = " ".join(gaps(page))
+    assert f"{first['ranks'][0]['log']}: 1 line is no JSON object" in found
+    assert f"{second['ranks'][0]['log']}: No such file" in found
+    assert f"{first['traces'][0]['file']}: 2 lines are no JSON object" in found
+    assert not figure(page, "steps").all("p", class_="nothing")
+
+
+def test_nothing_at_all_is_a_report_too(tmp_path):
+    page = parse(write_report({}, tmp_path).read_text())
+    assert [each["id"] for each in page.all("figure")] == FIGURES
+    assert all(each.all("p", class_="nothing") for each in page.all("figure"))
+    assert any("goal: missing" in item for item in gaps(page))
+
+
+def test_spoiled_documents_never_end_in_a_traceback(tmp_path):
+    whole = read_results(SAMPLE)
+    dice = random.Random(5)
+    junk = [None, -1, 0, 1e308, "x", [], {}, [None], {"x": None}, True, [[]], [[1, 2, 3]], "../..", float("inf")]
+
+    def places(node, path=()):
+        yield path
+        for key in list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
+            if len(path) < 6:
+                yield from places(node[key], (*path, key))
+
+    every = [path for path in places(whole) if path]
+    for path in dice.sample(every, 40):
+        spoiled = copy.deepcopy(whole)
+        at = spoiled
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = dice.choice(junk)
+        text = write_report(spoiled, tmp_path, traces=False).read_text()
+        assert [each["id"] for each in parse(text).all("figure")] == FIGURES, path
+
+
+def test_the_sample_of_a_real_experiment(tmp_path):
+    folder = tmp_path / "sample"
+    shutil.copytree(SAMPLE, folder)
+    results = read_results(folder)
+    page = parse(write_report(results, folder).read_text())
+    assert not any(item.startswith("Left out") for item in gaps(page))
+    assert not [each["id"] for each in page.all("figure") if each.all("p", class_="nothing")]
+    counted = column(table(page, "steps"), "Steps in the files")
+    for candidate in results["candidates"]:
+        assert counted[candidate["name"]] == sum(run["step_s"]["count"] for run in runs_of(results, candidate["name"]))
+
+
+# Several experiments
+
+
+def test_experiments_are_compared(tmp_path):
+    folders = []
+    for name, candidates in (("one", CANDIDATES[:6]), ("two", CANDIDATES[2:8])):
+        folder = tmp_path / name
+        folder.mkdir()
+        results = make(folder, candidates=candidates, seeds=(1, 2))
+        results["experiment"]["name"] = name
+        write_results(results, folder)
+        folders.append(folder)
+    path = write_comparison(folders, tmp_path / "compared.html")
+    page = parse(path.read_text())
+    for line in rows(table(page, "time")):
+        results = read_results(tmp_path / line[0])
+        assert line[2] == results["best_baseline"]
+        assert line[3] == next(each["summary"]["speedup"] for each in results["candidates"] if each["name"] == line[1])
+    assert len(rows(table(page, "time"))) == 10
+    assert len(markdown(read_results(folders[0])).splitlines()) == 2 + 6
+
+
+def test_comparing_what_is_no_experiment_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        write_comparison([tmp_path], tmp_path / "compared.html")
