@@ -86,9 +86,7 @@ class PendingGradient(Tensor):
         return self._part
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Waits, unless only shape, dtype and the like are asked for; then lets the ordinary tensor take over."""
         kwargs = kwargs or {}
         if func not in _METADATA:
