@@ -53,6 +53,11 @@ class Memory:
             self.words = grown
         return position
 
+    @property
+    def used(self) -> int:
+        """Words that were handed out."""
+        return self._used
+
     def __getitem__(self, at: int) -> int:
         return int(self.words[at])
 

@@ -159,6 +159,16 @@ class Simulation:
                 break
         return self.finished
 
+    def drain(self) -> None:
+        """Lets what is still under way when the last message is complete arrive; acknowledgements, mostly."""
+        memory = self.memory
+        memory[H_OPEN] += 1
+        memory[H_UNTIL] = MASK63
+        memory[H_BUDGET] = BUDGET["numba"]
+        while (verdict := memory.run()) in (MORE_PACKETS, MORE_EVENTS):
+            memory.add_packets(RESERVE) if verdict == MORE_PACKETS else memory.add_events(memory.events)
+        memory[H_OPEN] -= 1
+
     def _apply(self) -> None:
         _, kind, index = self._plan.pop(0)
         if kind:
