@@ -12,14 +12,13 @@ import importlib.util
 import queue
 import shutil
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
 from pathlib import Path
 
-from softswitch.errors import SwitchError
-from tests.softswitch.targets import CPU_PORT, PORTS, check_known, eventually, find, short
+from tests.softswitch.targets import CPU_PORT, PORTS, Refused, check_known, eventually, find, short
+from tests.softswitch.thrift import Thrift
 
 DEVICE = 1
 PATIENCE = 20
@@ -29,10 +28,6 @@ OPTIONS = [(f"grpc.{when}_reconnect_backoff_ms", 20) for when in ("initial", "mi
 """Its sockets are there only after a moment: try again soon."""
 
 
-class Refused(SwitchError):
-    """BMv2 did not accept what the control plane asked for."""
-
-
 def missing() -> str | None:
     """Why BMv2 cannot be used here, or None if it can."""
     if shutil.which("simple_switch_grpc") is None:
@@ -40,61 +35,6 @@ def missing() -> str | None:
     if importlib.util.find_spec("finsy") is None:
         return "needs the extra p4"
     return None
-
-
-class Thrift:
-    """The calls on registers that we need, in Thrift's binary protocol."""
-
-    STOP, I32, I64, STRING, LIST = 0, 8, 10, 11, 15
-
-    def __init__(self, port):
-        eventually(lambda: self._connect(port))
-
-    def _connect(self, port):
-        try:
-            self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
-        except ConnectionRefusedError:
-            return False
-        return True
-
-    def close(self):
-        self.socket.close()
-
-    def call(self, method, *arguments):
-        """Arguments are (type, value); returns the numbers that come back."""
-        name = f"standard:{method}".encode()
-        message = struct.pack(">II", 0x80010001, len(name)) + name + bytes(4)
-        for number, (kind, value) in enumerate(arguments, 1):
-            message += struct.pack(">Bh", kind, number)
-            if kind == self.STRING:
-                message += struct.pack(">I", len(value)) + value.encode()
-            else:
-                message += struct.pack(">i" if kind == self.I32 else ">q", value)
-        self.socket.sendall(message + b"\0")
-        version, length = struct.unpack(">II", self._read(8))
-        assert version & 0xFFFF0000 == 0x80010000
-        self._read(length + 4)
-        if version & 0xFF != 2:
-            raise Refused(f"Thrift exception from {method}")
-        kind = self._read(1)[0]
-        if kind == self.STOP:
-            return []
-        (field,) = struct.unpack(">h", self._read(2))
-        if field != 0:
-            self.socket.close()
-            raise Refused(f"{method} failed")
-        count = struct.unpack(">BI", self._read(5))[1] if kind == self.LIST else 1
-        values = struct.unpack(f">{count}q", self._read(8 * count))
-        assert self._read(1) == b"\0"
-        return [value % (1 << 64) for value in values]
-
-    def _read(self, size):
-        data = b""
-        while len(data) < size:
-            piece = self.socket.recv(size - len(data))
-            assert piece, "Thrift server hung up"
-            data += piece
-        return data
 
 
 def _dataplane_messages():
@@ -398,10 +338,15 @@ class Bmv2Target:
         return self.send_all([(port, data)])
 
     def send_all(self, packets):
-        requests = (self.request(device_id=DEVICE, port=port, packet=data) for port, data in packets)
-        answers = self.stream(requests, timeout=PATIENCE)
-        # This service has every port that a packet is sent to.
-        left = [(answer.port, answer.packet) for answer in answers if answer.port in PORTS]
+        remaining = list(packets)
+        left = []
+        while remaining:
+            # A queue holds 64 packets, and one that comes may leave as several.
+            some, remaining = remaining[:16], remaining[16:]
+            requests = (self.request(device_id=DEVICE, port=port, packet=data) for port, data in some)
+            answers = self.stream(requests, timeout=PATIENCE)
+            # This service has every port that a packet is sent to.
+            left += [(answer.port, answer.packet) for answer in answers if answer.port in PORTS]
         assert self.process.poll() is None, f"BMv2 ended with {self.process.returncode}"
         return sorted(left, key=lambda packet: packet[0])
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from softswitch.errors import SwitchError
 from softswitch.pipeline import Pipeline
 from softswitch.runtime import (
     Action,
@@ -79,6 +80,7 @@ class Target(Protocol):
     def meter(self, name: str, cell: int, cir: int, cburst: int, pir: int, pburst: int) -> None: ...
     def direct_meter(self, table: str, match: MatchDict, priority: int = 0, *, rates: tuple[int, int, int, int]) -> None: ...
     def register(self, name: str, cell: int) -> int: ...
+    def registers(self, name: str) -> list[int]: ...
     def write_register(self, name: str, cell: int, value: int) -> None: ...
     def value_set(self, name: str, values: Iterable[int]) -> None: ...
     def digests(self, name: str, count: int) -> list[tuple[int, ...]]: ...
@@ -87,6 +89,10 @@ class Target(Protocol):
     def link(self, port: int, up: bool) -> None: ...
     def send(self, port: int, data: bytes) -> Packets: ...
     def send_all(self, packets: Iterable[tuple[int, bytes]]) -> Packets: ...
+
+
+class Refused(SwitchError):
+    """Another switch than ours did not accept what the control plane asked for."""
 
 
 def find(objects: Mapping[str, Any], alias: str) -> Any:
@@ -202,6 +208,10 @@ class SoftswitchTarget:
 
     def register(self, name: str, cell: int) -> int:
         return int(find(self.runtime.registers, name).read(cell))
+
+    def registers(self, name: str) -> list[int]:
+        """All cells."""
+        return list(find(self.runtime.registers, name).cells)
 
     def write_register(self, name: str, cell: int, value: int) -> None:
         find(self.runtime.registers, name).write(cell, value)
