@@ -21,7 +21,7 @@ from benchmarks.dssync_slow_link import Network, enter
 
 
 def rank_main(
-    rank: int, world: int, namespace: str, folder: str, megabytes: float, bucket: float, rounds: int, pipe: Any
+    rank: int, world: int, namespace: str, folder: str, megabytes: float, bucket: float, rounds: int, backend: str, pipe: Any
 ) -> None:
     """Measures both, taking turns, and sends the seconds."""
     if namespace:
@@ -33,18 +33,19 @@ def rank_main(
     from dssync import DivideShuffleAverager
 
     torch.set_num_threads(1)
+    host = f"10.9.0.{rank + 1}" if namespace else "127.0.0.1"
     store = dist.FileStore(f"{folder}/store", world)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     width = int((megabytes * 1e6 / 4 / 24) ** 0.5)
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(24)))
-    averager = DivideShuffleAverager(model, "bsp", bucket_mb=bucket)
+    averager = DivideShuffleAverager(model, "bsp", bucket_mb=bucket, backend=backend, host=host)
     flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     averager.average_parameters()
-    link: Any = averager._groups.link(tuple(range(world)))
+    group: Any = dist.group.WORLD
     fused: list[float] = []
     ours: list[float] = []
     for _ in range(rounds):
-        for times, act in ((fused, lambda: link.start(flat).wait()), (ours, averager.average_parameters)):
+        for times, act in ((fused, lambda: group.allreduce([flat]).wait()), (ours, averager.average_parameters)):
             dist.barrier()
             begin = time.perf_counter()
             act()
@@ -54,7 +55,9 @@ def rank_main(
     averager.close()
 
 
-def compare(world: int, megabytes: float, bucket: float, rounds: int, rate: float) -> tuple[list[float], list[float], int]:
+def compare(
+    world: int, megabytes: float, bucket: float, rounds: int, rate: float, backend: str
+) -> tuple[list[float], list[float], int]:
     """Returns the seconds of rank 0 for both, and the bytes."""
     import multiprocessing
 
@@ -64,7 +67,9 @@ def compare(world: int, megabytes: float, bucket: float, rounds: int, rate: floa
         for rank in range(world):
             ours, theirs = context.Pipe(duplex=False)
             space = network.hosts[rank] if network is not None else ""
-            process = context.Process(target=rank_main, args=(rank, world, space, folder, megabytes, bucket, rounds, theirs))
+            process = context.Process(
+                target=rank_main, args=(rank, world, space, folder, megabytes, bucket, rounds, backend, theirs)
+            )
             process.start()
             pipes.append(ours)
             processes.append(process)
@@ -99,13 +104,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--megabytes", type=float, default=25.0)
     parser.add_argument("--bucket", type=float, default=25.0, help="MiB of the averager's buckets")
+    parser.add_argument("--backend", default="gloo", help="of the averager: gloo or dlcp; the fused all-reduce is gloo's")
     parser.add_argument("--rate", type=float, default=0.0, help="Mbit/s of links between namespaces (root); 0: loopback")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
     print("| ranks in the group | MB | fused all-reduce, median (least) | averager, median (least) | overhead, median (least) |")
     print("|---|---|---|---|---|")
     for world in options.ranks:
-        fused, ours, size = compare(world, options.megabytes, options.bucket, options.rounds, options.rate)
+        fused, ours, size = compare(world, options.megabytes, options.bucket, options.rounds, options.rate, options.backend)
         typical = [statistics.median(times) * 1e3 for times in (fused, ours)]
         least = [min(times) * 1e3 for times in (fused, ours)]
         print(

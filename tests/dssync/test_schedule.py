@@ -55,7 +55,6 @@ def test_rounds_partition_the_ranks_and_are_doubly_stochastic(world):
         for matrix in matrices:
             assert np.allclose(matrix.sum(axis=0), 1) and np.allclose(matrix.sum(axis=1), 1)
             assert np.allclose(matrix, matrix.T) and matrix.min() > -1e-12
-            assert np.linalg.norm(matrix, 2) < 1 + 1e-12
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -64,27 +63,28 @@ def test_consensus_is_exact_in_the_promised_rounds(world):
     start = [Fraction(7 ** (3 * rank + 5) % 1_000_003) for rank in range(world)]
     mean = sum(start) / world
     for schedule in schedules(world):
-        values = start
-        for number in range(schedule.exact_rounds or min(3 * schedule.period, 24)):
-            values = exact(values, schedule.round(number))
-            assert sum(values) == mean * world
         if schedule.exact_rounds is not None:
+            values = start
+            for number in range(schedule.exact_rounds):
+                values = exact(values, schedule.round(number))
             assert set(values) == {mean}, schedule
-        else:
-            spread = max(abs(value - mean) for value in values)
-            assert spread < max(abs(value - mean) for value in start), schedule
+            continue
+        before = np.array([[float(value)] for value in start])
+        after = Mixing(schedule).apply(before, 0, 3 * schedule.window)
+        assert after.mean() == pytest.approx(float(mean))
+        assert abs(after - float(mean)).max() < abs(before - float(mean)).max(), schedule
 
 
-@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("group", [2, 3, 4, 8])
-def test_any_number_of_ranks_reaches_consensus_and_not_slowly(world, group):
-    schedule = BaseK(world, group)
-    assert schedule.largest <= group
-    power = 0
-    while group**power < world:
-        power += 1
-    # Twice the logarithm and one: what the derivation gives for the split at the largest power.
-    assert power <= schedule.exact_rounds <= 2 * power + 1
+def test_any_number_of_ranks_reaches_consensus_and_not_slowly(group):
+    for world in WORLDS:
+        schedule = BaseK(world, group)
+        assert schedule.largest <= group
+        power = 0
+        while group**power < world:
+            power += 1
+        # Twice the logarithm and one: what the derivation gives for the split at the largest power.
+        assert power <= schedule.exact_rounds <= 2 * power + 1
 
 
 def test_numbers_of_rounds_that_can_be_checked_by_hand():
