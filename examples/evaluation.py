@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dlcp.torch.pipeline import PipelinedOptimizer
 from examples.carriers import Carrier
 from examples.data import Split
 from examples.reporting import Report
@@ -93,7 +94,7 @@ class Watch:
         carrier = self._carrier
         if carrier.state is None and carrier.replicas_differ:
             dist.barrier()
-        elif hasattr(carrier.optimizer, "drain"):
+        elif isinstance(carrier.optimizer, PipelinedOptimizer):
             carrier.optimizer.drain()  # what is still under way belongs to the steps that are done
         clock, begin = self.clock(), time.monotonic()
         averager = carrier.averager

@@ -25,6 +25,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import BatchSampler, DistributedSampler, TensorDataset
 
 from dlcp.errors import ConfigError, DLCPError
+from dlcp.torch.pipeline import PipelinedOptimizer
 from examples.carriers import CARRIERS, carry_ds_sync
 from examples.checkpoint import load_latest, save
 from examples.data import SYMBOLS, Split, load_digits, load_text
@@ -131,6 +132,10 @@ class Trainer:
                     save(options.checkpoint, epoch + 1, self.rank, self.world, *saved)
             if self.carrier.averager is not None:
                 self.carrier.averager.consensus()
+            if isinstance(self.carrier.optimizer, PipelinedOptimizer):
+                self.carrier.optimizer.drain()
+            if state is not None:
+                state.metrics()  # a round trip through the transport's thread, which has then told the recorder everything
             self.note(report)
             report.write("end", epochs=options.epochs)
 

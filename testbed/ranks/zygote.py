@@ -45,6 +45,8 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 def main() -> int:
     """Serves requests until the other side is gone."""
+    # While it loads it does not listen, but ends with the driver all the same.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = socket.socket(fileno=os.dup(0))
     # Whatever reads standard input by mistake finds nothing, and the socket stays ours.
     empty = os.open(os.devnull, os.O_RDONLY)
