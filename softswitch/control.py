@@ -2,7 +2,8 @@
 
 A request is a JSON object on a line, and so is its answer: ``{"ok": ...}``, or ``{"error": "..."}``.
 
-    {"do": "statistics"}                                        answers what --stats writes, and start_ns (monotonic clock)
+    {"do": "statistics"}                                        answers what --stats writes; start_ns (monotonic clock); and
+                                                                outside_drops: by port, frames that its interface lost
     {"do": "link", "port": 2, "rate_bps": 10000000}             rate_bps, delay_ns, loss, loss_in; what is left out stays
 
 Only who may open the socket, which is the user who started the switch, can ask.
@@ -100,12 +101,17 @@ class ControlSocket:
         verb = request.get("do") if isinstance(request, dict) else None
         loop = self._loop
         if verb == "statistics":
-            return loop.call(lambda: {**statistics(loop.switch, loop.switch.clock()), "start_ns": loop.switch.start})
+            return loop.call(self._statistics)
         if verb == "link":
             port, options = _link(request)
             loop.call(lambda: loop.switch.set_link(port, **options))
             return None
         raise BadValue('"do" is "statistics" or "link"')
+
+    def _statistics(self) -> dict[str, Any]:
+        loop = self._loop
+        outside = {str(number): dict(io.drops) for number, io in loop.outsides().items()}
+        return {**statistics(loop.switch, loop.switch.clock()), "start_ns": loop.switch.start, "outside_drops": outside}
 
 
 def _link(request: dict[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -98,6 +98,7 @@ class Lab:
         require(target, wires=bool(self.plan.wires))
         self._stack = ExitStack()
         self._lock = threading.RLock()
+        self._backlog_drops = 0
         self._popen: list[subprocess.Popen[Any]] = []
         self._running: Switches | None = None
 
@@ -116,6 +117,7 @@ class Lab:
 
     def _build(self) -> None:
         self.remains = clean_up()
+        self._backlog_drops = backlog_drops()
         folder = self.run_dir / "switches"
         folder.mkdir(parents=True, exist_ok=True)
         self.ledger = Ledger.open(self.run_dir)
@@ -125,7 +127,7 @@ class Lab:
         warm_up(self.target)
         if self.target == "softswitch" or self.plan.wires:
             # It loads while the nodes are made.
-            nursery = Nursery(self.ledger, self.environment, folder / "zygote.log")
+            nursery = Nursery(self.ledger, self.environment, folder / "_zygote.log")
             self._stack.callback(nursery.close)
         self._notify("nodes")
         pids = self._make_nodes()
@@ -175,7 +177,7 @@ class Lab:
         words = ["--seed", str(self.seed), "--control", str(self._wires_control)]
         for wire in self.plan.wires:
             words += ["--pair", "=".join(wire.ends), "--delay", str(wire.delay_ns), "--loss", repr(wire.loss)]
-        log = folder / "wires.log"
+        log = folder / "_wires.log"
         nursery.start(WIRES, "wires", words, namespaces=self._pids[WIRES], log=log)
         nursery.wait_for(self._wires_control.exists, [WIRES])
 
@@ -224,6 +226,8 @@ class Lab:
         """
         own = {"GLOO_SOCKET_IFNAME": self.hosts[host].interface} if host in self.hosts else {}
         environment = {**self.environment, **own, **how.pop("env", {})}
+        # Whoever interrupts at the terminal means the driver, which ends everything in order.
+        how.setdefault("start_new_session", True)
         process = subprocess.Popen(namespaces.inside(self._pids[host], argv), env=environment, **how)
         self.ledger.add(process.pid, f"{host}: {' '.join(argv)[:80]}")
         self._popen.append(process)
@@ -243,7 +247,7 @@ class Lab:
         Raises:
             LabError: The kernel has no such.
         """
-        names = list(self.hosts) if host == ALL else [host]
+        names = list(self.hosts) if host == ALL and ALL not in self.hosts else [host]
         scripts = {}
         for name in names:
             lines = wiring.host_routes(self.topology, name, control)
@@ -255,6 +259,7 @@ class Lab:
     # Links and switches
 
     def _between(self, a: str, b: str) -> int:
+        # Of several that join them, the first.
         links = self.topology.links_between(a, b) if a in self._pids else ()
         if not links:
             raise LabError(f"no link joins {a} and {b}")
@@ -319,9 +324,12 @@ class Lab:
         self.switches.restart(name)
 
     def statistics(self) -> dict[str, Any]:
-        """Returns what was counted: ``switches`` by name and port, ``hosts`` (what they sent or lost), ``wires``."""
+        """Returns what was counted: ``switches`` by name and port, ``hosts`` (what they sent or lost), ``wires``;
+        and ``backlog_drops``, packets that this machine's kernel lost between interfaces since the start, which should be none.
+        """
         result: dict[str, Any] = {"target": self.target, "switches": self.switches.statistics()}
         result["hosts"] = self._host_statistics()
+        result["backlog_drops"] = backlog_drops() - self._backlog_drops
         if self.plan.wires:
             result["wires"] = ask(self._wires_control, {"do": "statistics"})
         return result
@@ -354,6 +362,12 @@ class Lab:
     def traces(self) -> list[Path]:
         """The same, just the files."""
         return [trace.path for trace in self.trace_files]
+
+
+def backlog_drops() -> int:
+    """Returns the packets that the kernel has lost between interfaces (second column of ``/proc/net/softnet_stat``)."""
+    lines = Path("/proc/net/softnet_stat").read_text().splitlines()
+    return sum(int(line.split()[1], 16) for line in lines)
 
 
 __all__ = ["ALL", "HostNode", "Lab"]

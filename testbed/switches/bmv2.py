@@ -80,6 +80,7 @@ class Bmv2Switches(Switches):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=dict(context.environment),
+                start_new_session=True,
             )
         self._processes[name] = process
         context.ledger.add(process.pid, name)
@@ -106,7 +107,7 @@ class Bmv2Switches(Switches):
 
     def restart(self, switch: str) -> None:
         """Kills a switch, starts another one and deploys to it."""
-        process = self._processes[switch]
+        process = self._processes.pop(switch)  # that it ends is no news
         process.kill()
         process.wait()
         self._launch(switch)
@@ -127,7 +128,7 @@ class Bmv2Switches(Switches):
 
     def check(self) -> None:
         """Makes sure that all still run."""
-        for name, process in self._processes.items():
+        for name, process in list(self._processes.items()):
             code = process.poll()
             if code is not None:
                 lines = (self.context.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()

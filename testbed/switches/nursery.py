@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from testbed.lab.processes import Process
 from testbed.switches.zygote import PACKET
 
 _PATIENCE_S: Final = 30.0
+_SLICE_S: Final = 0.02
 
 
 class Nursery:
@@ -37,12 +39,16 @@ class Nursery:
         command = [sys.executable, "-c", "import sys; from testbed.switches.zygote import main; sys.exit(main())"]
         with theirs, log.open("wb") as output:
             own = _with_path(environment)
-            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=output, stderr=output, env=own)
+            self._process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=output, stderr=output, env=own, start_new_session=True
+            )
         ledger.add(self._process.pid, "zygote of the switches")
         self.pids: dict[str, int] = {}
         """Of the children that run."""
         self.ended: dict[str, int] = {}
         """Exit codes of those that have ended by themselves."""
+        self._expected: set[str] = set()
+        self._lock = threading.Lock()
 
     def start(self, name: str, run: str, arguments: Sequence[str], *, namespaces: int, log: Path) -> int:
         """Starts a process and returns its pid.
@@ -64,10 +70,11 @@ class Nursery:
         except OSError:
             raise self._broken() from None
         deadline = time.monotonic() + _PATIENCE_S
-        while name not in self.pids:
-            if not self._take(deadline - time.monotonic()):
+        while (pid := self.pids.get(name)) is None:
+            self._take(_SLICE_S)
+            if time.monotonic() > deadline:
                 raise LabError(f"{name}: no answer from the zygote of the switches within {_PATIENCE_S:g} s")
-        return self.pids[name]
+        return pid
 
     def end(self, name: str, signal_number: int, seconds: float = 5.0) -> None:
         """Sends a signal to a process, and waits until it has ended.
@@ -75,10 +82,14 @@ class Nursery:
         Raises:
             LabError: It has not.
         """
-        self.signal(name, signal_number)
-        if not self.wait_until_ended([name], seconds):
-            raise LabError(f"{name} (process {self.pids[name]}) did not end within {seconds:g} s")
-        self.ended.pop(name, None)
+        self._expected.add(name)
+        try:
+            self.signal(name, signal_number)
+            if not self.wait_until_ended([name], seconds):
+                raise LabError(f"{name} did not end within {seconds:g} s")
+        finally:
+            self._expected.discard(name)
+            self.ended.pop(name, None)
 
     def signal(self, name: str, number: int) -> None:
         """Sends a signal to a process, if it runs."""
@@ -94,8 +105,9 @@ class Nursery:
         """Waits until processes have ended, and returns whether they have in time."""
         deadline = time.monotonic() + seconds
         while any(name in self.pids for name in names):
-            if not self._take(deadline - time.monotonic()):
+            if time.monotonic() > deadline:
                 return False
+            self._take(min(_SLICE_S, seconds))
         return True
 
     def poll(self) -> None:
@@ -128,14 +140,18 @@ class Nursery:
             self._process.wait()
 
     def _take(self, seconds: float) -> bool:
-        """Takes one message in, if there is one within ``seconds``; returns whether there was."""
-        readable, _, _ = select.select([self._channel], [], [], max(seconds, 0))
-        if not readable:
-            return False
-        packet = self._channel.recv(PACKET)
-        if not packet:
-            raise self._broken()
-        self._note(json.loads(packet))
+        """Takes one message in, if there is one within ``seconds``; returns whether there was.
+
+        Several threads may wait at the same time, and any may get what another one waits for.
+        """
+        with self._lock:
+            readable, _, _ = select.select([self._channel], [], [], max(seconds, 0))
+            if not readable:
+                return False
+            packet = self._channel.recv(PACKET)
+            if not packet:
+                raise self._broken()
+            self._note(json.loads(packet))
         return True
 
     def _note(self, message: dict[str, Any]) -> None:
@@ -143,8 +159,9 @@ class Nursery:
             self.pids[message["started"]] = message["pid"]
             self._ledger.add(message["pid"], message["started"])
         elif self.pids.get(message["ended"]) == message["pid"]:
+            if message["ended"] not in self._expected:
+                self.ended[message["ended"]] = message["code"]
             del self.pids[message["ended"]]
-            self.ended[message["ended"]] = message["code"]
 
     def _broken(self) -> LabError:
         said = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
