@@ -19,10 +19,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine import agenda, hosts, loop, ports, routing, window, words
+from sim.engine import agenda, dlcp_receive, dlcp_rules, dlcp_send, dlcp_window, hosts, loop, ports, routing, window, words
 from sim.errors import MissingPackage
 
-MODULES: Final = (words, agenda, ports, routing, window, hosts, loop)
+MODULES: Final = (words, agenda, ports, routing, window, dlcp_rules, dlcp_window, dlcp_send, hosts, dlcp_receive, loop)
 """The engine, each module after those that it uses."""
 
 _PRIMITIVES: Final = ("ld", "st", "lowest", "highest")
@@ -66,14 +66,8 @@ def _primitives() -> dict[str, Any]:
     def leading(context: Any, value: Any) -> Any:
         return kinds.int64(kinds.int64), lambda c, builder, s, args: builder.sub(word(63), builder.ctlz(args[0], bits(1)))
 
-    load_it, store_it, trailing_it, leading_it = (intrinsic(function) for function in (load, store, trailing, leading))
-    signature = kinds.int64(kinds.int64, kinds.int64)
-    return {
-        "ld": njit(signature)(lambda m, at: load_it(m, at)),
-        "st": njit(kinds.void(kinds.int64, kinds.int64, kinds.int64))(lambda m, at, value: store_it(m, at, value)),
-        "lowest": njit(kinds.int64(kinds.int64))(lambda value: trailing_it(value)),
-        "highest": njit(kinds.int64(kinds.int64))(lambda value: leading_it(value)),
-    }
+    made = {"ld": load, "st": store, "lowest": trailing, "highest": leading}
+    return {name: intrinsic(function) for name, function in made.items()}
 
 
 @cache
@@ -102,7 +96,11 @@ def compiled() -> Callable[[int], int]:
             for name, function in vars(module).items():
                 own = isinstance(function, types.FunctionType) and function.__module__ == module.__name__
                 if own and name not in _PRIMITIVES:
-                    functions[name] = njit(cache=name == "run", error_model="numpy")(_copy(function, space))
+                    entry = name == "run"
+                    # Only the entry is called from Python; wrappers for the others would take as long again to compile.
+                    options = {} if entry else {"no_cpython_wrapper": True}
+                    options |= {"cache": entry, "no_cfunc_wrapper": True, "error_model": "numpy", "_nrt": False}
+                    functions[name] = njit(**options)(_copy(function, space))
     finally:
         config.CACHE_DIR = before
     # Nothing is compiled before the first call, so functions may use others that come after them.

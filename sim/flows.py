@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dlcp.policy import Policy
 from dlcp.topology import Topology
+from dlcp.wire.header import HEADER_BYTES
+from sim.dlcp_flows import Pairs, write_dlcp, write_rules
 from sim.engine.layout import (
     CUBIC,
+    D_WORDS,
     DCTCP,
+    DLCP,
     E_KIND,
     ECT,
     F_ACKS,
@@ -60,7 +65,7 @@ from sim.engine.words import mix
 from sim.messages import Message
 from sim.network import ETHERNET_BYTES, PICOSECONDS, Network
 
-WINDOWED: Final = {"tcp": TCP, "cubic": CUBIC, "dctcp": DCTCP}
+KINDS: Final = {"raw": RAW, "tcp": TCP, "cubic": CUBIC, "dctcp": DCTCP, "dlcp": DLCP}
 SPRAYS: Final = {"hash": SPRAY_HASH, "round-robin": SPRAY_TURN, "random": SPRAY_RANDOM, "least-queue": SPRAY_LEAST}
 
 TCP_HEADERS: Final = 40
@@ -84,6 +89,7 @@ class Transport:
         gain: Weight of the newest share of marks in DCTCP's average.
         trust_class: Switches put its packets into the queue of their class; otherwise all into queue 0.
         payload: Most payload bytes of a packet; 0 is what the MTU leaves.
+        scale: Factor on every wait of DLCP's end hosts; 1 is the product on ordinary hosts.
     """
 
     name: str
@@ -95,18 +101,24 @@ class Transport:
     gain: float = 1 / 16
     trust_class: bool = False
     payload: int = 0
+    scale: float = 1.0
 
     @property
     def headers(self) -> int:
         """IP and transport headers of a data packet, bytes."""
+        if self.name == "dlcp":
+            return UDP_HEADERS + HEADER_BYTES
         return UDP_HEADERS if self.name == "raw" else TCP_HEADERS
 
     def payload_bytes(self, mtu: int) -> int:
         """Returns the payload of a full packet."""
-        return self.payload or mtu - self.headers
+        whole = mtu - self.headers
+        return self.payload or (whole // 8 * 8 if self.name == "dlcp" else whole)
 
 
-def add_flows(network: Network, messages: Sequence[Message], transport: Transport, seed: int = 0) -> list[int]:
+def add_flows(
+    network: Network, messages: Sequence[Message], transport: Transport, policy: Policy | None = None, seed: int = 0
+) -> list[int]:
     """Writes messages into the network's memory and enters the starts of those that wait for nothing.
 
     Returns:
@@ -116,12 +128,19 @@ def add_flows(network: Network, messages: Sequence[Message], transport: Transpor
         ValueError: A message is empty, waits for one that does not exist, or there is no path for it.
     """
     memory = network.memory
-    flows = [memory.take(F_WORDS) for _ in messages]
+    policy = policy or Policy()
+    dlcp = transport.name == "dlcp"
+    if dlcp:
+        write_rules(memory, policy, transport.payload_bytes(1500) + HEADER_BYTES, transport.scale)
+    pairs = Pairs(network, policy, SPRAYS[transport.spray], seed)
+    flows = [memory.take(D_WORDS if dlcp else F_WORDS) for _ in messages]
     for number, (at, message) in enumerate(zip(flows, messages, strict=True)):
         _write_ends(network, at, message, number, seed)
         size = _write_packets(network, at, message, transport)
         memory[at + F_GOT] = memory.take((size + 31) // 32)
-        if transport.name != "raw":
+        if dlcp and message.source != message.destination:
+            write_dlcp(memory, at, message, pairs)
+        elif not dlcp and transport.name != "raw":
             _write_window(network, at, transport, size)
     write_waits(network, flows, messages)
     return flows
@@ -148,11 +167,11 @@ def _write_packets(network: Network, at: int, message: Message, transport: Trans
     payload = transport.payload_bytes(path_mtu(network.topology, message))
     overhead = transport.headers + ETHERNET_BYTES
     count = -(-message.size // payload)
-    memory[at + F_KIND] = RAW if transport.name == "raw" else WINDOWED[transport.name]
+    memory[at + F_KIND] = KINDS[transport.name]
     memory[at + F_PACKETS] = memory[at + F_MISSING] = count
     memory[at + F_FULL] = payload + overhead
     memory[at + F_TAIL] = max(message.size - (count - 1) * payload + overhead, CONTROL_BYTES)
-    memory[at + F_CLASS] = priority = message.priority if transport.trust_class else 0
+    memory[at + F_CLASS] = priority = message.priority if transport.trust_class or transport.name == "dlcp" else 0
     ecn = ECT if transport.name == "dctcp" else 0
     memory[at + F_FLAGS] = priority | KEPT | ecn | SPRAYS[transport.spray] << SPRAY_SHIFT
     return count
@@ -224,4 +243,4 @@ def ideal_time(topology: Topology, message: Message, transport: Transport) -> in
     return math.ceil(total)
 
 
-__all__ = ["CONTROL_BYTES", "SPRAYS", "Transport", "add_flows", "ideal_time", "path_mtu", "write_waits"]
+__all__ = ["CONTROL_BYTES", "KINDS", "SPRAYS", "Transport", "add_flows", "ideal_time", "path_mtu", "write_waits"]

@@ -108,7 +108,7 @@ class Simulation:
         self.network = Network(memory, self.topology, self.policy, self.buffers, self.seed)
         memory[H_OPEN] = len(self.messages)
         memory[H_DONE] = memory.take(max(len(self.messages), 1))
-        self.flows = add_flows(self.network, self.messages, self.transport, self.seed)
+        self.flows = add_flows(self.network, self.messages, self.transport, self.policy, self.seed)
         memory.add_packets(2 * RESERVE)
         self._plan = sorted(
             [(change.at, 0, index) for index, change in enumerate(self.changes)]

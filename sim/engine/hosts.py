@@ -7,6 +7,7 @@ so nothing waits in the host but control packets, and a flow that is stopped sen
 from __future__ import annotations
 
 from sim.engine.agenda import schedule
+from sim.engine.dlcp_send import remaining, take_dlcp
 from sim.engine.layout import (
     A_BUSY,
     A_DOWN,
@@ -18,13 +19,21 @@ from sim.engine.layout import (
     A_RINGS,
     A_UP,
     CLASS_MASK,
+    D_AGAIN_COUNT,
+    D_LINK,
+    D_PROBE_CLASS,
+    D_PROBE_DUE,
+    D_URGENCY,
+    DLCP,
     F_ARC,
     F_CLASS,
+    F_ENDED,
     F_KIND,
     F_LISTED,
     F_NEXT,
     P_FLAGS,
     Q_COUNT,
+    R_FLOWS,
     RAW,
 )
 from sim.engine.ports import admit, first_waiting, lose, transmit, wait_for
@@ -35,6 +44,8 @@ from sim.engine.words import MASK32, Words, highest, ld, st
 def take(m: Words, flow: int, now: int) -> int:
     """Returns the next packet of a flow, or 0 if it may not send now."""
     kind = ld(m, flow + F_KIND)
+    if kind == DLCP:
+        return take_dlcp(m, flow, now)
     if kind == RAW:
         return take_raw(m, flow, now)
     return take_window(m, flow, now)
@@ -56,6 +67,27 @@ def enlist(m: Words, flow: int, now: int) -> None:
             st(m, arc + A_READY, ld(m, arc + A_READY) | (1 << number))
         st(m, ring, flow)
     wake(m, arc, now)
+
+
+def rouse(m: Words, flow: int, now: int) -> None:
+    """Lists a DLCP message that has something to send; what is sent again goes before all else."""
+    if ld(m, flow + F_LISTED) == 0:
+        kind = ld(m, flow + D_URGENCY)
+        if ld(m, flow + D_AGAIN_COUNT):
+            kind = CLASS_MASK
+        elif ld(m, flow + D_PROBE_DUE):
+            kind = ld(m, flow + D_PROBE_CLASS)
+        st(m, flow + F_CLASS, kind)
+    enlist(m, flow, now)
+
+
+def rouse_pair(m: Words, pair: int, now: int) -> None:
+    """A window has opened, or a pace allows more: lists all messages of a pair that have something to send."""
+    flow = ld(m, pair + R_FLOWS)
+    while flow:
+        if ld(m, flow + F_ENDED) == 0 and (remaining(m, flow) or ld(m, flow + D_PROBE_DUE)):
+            rouse(m, flow, now)
+        flow = ld(m, flow + D_LINK)
 
 
 def wake(m: Words, arc: int, now: int) -> None:

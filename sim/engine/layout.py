@@ -36,6 +36,7 @@ H_NO_ROUTE: Final = 25
 H_PATIENCE: Final = 26
 H_OPEN: Final = 27
 H_CONTROL_BYTES: Final = 28
+H_RULES: Final = 29
 H_WORDS: Final = 64
 
 # Event: part of another record
@@ -56,7 +57,7 @@ K_PROBE: Final = 4
 K_COMPLETE: Final = 5
 K_FEEDBACK: Final = 6
 K_PING: Final = 7
-K_PULL: Final = 8
+K_PACE: Final = 8
 
 # Heap entry
 HEAP_WORDS: Final = 3
@@ -112,11 +113,7 @@ N_ROOM: Final = 4
 N_USED: Final = 5
 N_ALPHA: Final = 6
 N_SALT: Final = 7
-N_PULL: Final = 8
-N_PULL_HEAD: Final = 12
-N_PULL_TAIL: Final = 13
-N_PULL_GAP: Final = 14
-N_WORDS: Final = 16
+N_WORDS: Final = 8
 
 # Group of next hops
 G_COUNT: Final = 0
@@ -157,8 +154,7 @@ PROBE: Final = 2
 FEEDBACK: Final = 3
 STATUS: Final = 4
 STOP: Final = 5
-PULL: Final = 6
-PING: Final = 7
+PING: Final = 6
 
 # Flow: one message with its sender and its receiver
 F_TIMER: Final = 0
@@ -217,8 +213,6 @@ F_GREATEST: Final = 54
 F_EPOCH: Final = 55
 F_TOP: Final = 56
 F_ORIGIN: Final = 57
-F_PULLS: Final = 58
-F_PULL_NEXT: Final = 59
 F_WORDS: Final = 60
 
 # of DLCP
@@ -241,18 +235,97 @@ D_SETTLED: Final = 50
 D_FORGONE: Final = 51
 D_PROBE_ROUND: Final = 52
 D_ATTEMPT: Final = 53
-D_PROBE_LAST: Final = 54
-D_STATUS_ROUND: Final = 55
+D_PROBE_NUMBER: Final = 54
+D_PROBE_DUE: Final = 55
 D_LINK: Final = 56
-D_PROBE_WAIT: Final = 57
-D_WORDS: Final = 60
+D_PROBE_CLASS: Final = 57
+D_NUDGES: Final = 58
+D_URGENCY: Final = 59
+D_SEEN: Final = 60
+D_WORDS: Final = 64
+
+# Pair: a rank and a peer, in one direction; its flow control, and what the peer counts
+R_FEEDBACK: Final = 0
+R_PING: Final = 4
+R_PACE: Final = 8
+R_FLOWS: Final = 12
+R_NEXT: Final = 13
+R_ACKED: Final = 14
+R_PASSED: Final = 15
+R_REPORTED: Final = 16
+R_REPORTED_MARKS: Final = 17
+R_LATE: Final = 18
+R_LEAST: Final = 19
+R_ROUND_END: Final = 20
+R_CLEAN: Final = 21
+R_HASH: Final = F_HASH
+R_WINDOW: Final = 23
+R_ALPHA: Final = 24
+R_THRESHOLD: Final = 25
+R_CC_END: Final = 26
+R_DELIVERED: Final = 27
+R_LOST: Final = 28
+R_MARKED: Final = 29
+R_LIMITED: Final = 30
+R_SRTT: Final = 31
+R_RTTVAR: Final = 32
+R_RTTMIN: Final = 33
+R_UNANSWERED: Final = 34
+R_QUIET: Final = 35
+R_RELEASE: Final = 36
+R_BLOCKED: Final = 37
+R_BURST: Final = 38
+R_PENDING: Final = 39
+R_LAST_CLASS: Final = 40
+R_HISTORY_LOST: Final = 41
+R_HISTORY: Final = 42
+R_HIGHEST: Final = 43
+R_RECEIVED: Final = 44
+R_MARKS: Final = 45
+R_ECHO: Final = 46
+R_ECHO_AT: Final = 47
+R_UNREPORTED: Final = 48
+R_LAST: Final = 49
+R_PACKETS: Final = 50
+R_LOST_AT: Final = 51
+R_IN_ORDER: Final = 52
+R_EXTENT: Final = 53
+R_PATIENCE: Final = 54
+R_GAPS: Final = 55
+R_GAP_AT: Final = 56
+R_INCOMING: Final = 57
+R_BACK: Final = 58
+R_FORTH: Final = 59
+R_FROM: Final = 60
+R_TO: Final = 61
+R_REVERSE: Final = 62
+R_SPRAY: Final = 63
+R_CLASS_HIGH: Final = 64
+R_CLASS_DELAY: Final = 72
+R_WORDS: Final = 80
+
+# Rules of DLCP, times in picoseconds
+U_EVERY: Final = 0
+U_LEAST_DELAY: Final = 1
+U_MOST_DELAY: Final = 2
+U_UNKNOWN: Final = 3
+U_SHORTEST: Final = 4
+U_GRACE_FLOOR: Final = 5
+U_GRACE_FACTOR: Final = 6
+U_PROBE_LEAST: Final = 7
+U_PROBE_MOST: Final = 8
+U_QUANTUM: Final = 9
+U_GAIN: Final = 10
+U_TOLERANCE: Final = 11
+U_GREATEST: Final = 12
+U_FIRST_RTT: Final = 13
+U_WORDS: Final = 16
 
 RAW: Final = 0
 TCP: Final = 1
 DCTCP: Final = 2
 CUBIC: Final = 3
 DLCP: Final = 4
-NDP: Final = 5
 
 # Verdicts of run()
 PAUSED: Final = 0

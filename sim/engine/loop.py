@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from sim.engine.agenda import advance, arm, fires
-from sim.engine.hosts import enlist, send_control, serve_host
+from sim.engine.dlcp_receive import decide, note_arrival, on_feedback_timer, on_part, on_probe, send_pings
+from sim.engine.dlcp_rules import in_flight, probe_timeout
+from sim.engine.dlcp_send import join, on_feedback, on_probe_timer, on_status, on_stop, remaining
+from sim.engine.hosts import enlist, rouse, rouse_pair, send_control, serve_host
 from sim.engine.layout import (
     A_DOWN,
     A_HOST,
     A_LEAVE,
     A_TARGET,
     ACK,
+    D_COMPLETE,
+    DATA,
     DEAD,
+    DLCP,
     E_KIND,
     F_AFTER,
     F_BACK,
     F_EDGE_COUNT,
     F_EDGES,
     F_END,
+    F_ENDED,
     F_FROM,
     F_KIND,
     F_START,
     F_TIMER,
     F_TO,
     F_WAITS,
+    FEEDBACK,
     H_BUDGET,
     H_DONE,
     H_DONE_COUNT,
@@ -37,19 +45,34 @@ from sim.engine.layout import (
     H_OPEN,
     H_WAITING,
     K_ARRIVE,
+    K_COMPLETE,
+    K_FEEDBACK,
     K_FREE,
+    K_PING,
+    K_PROBE,
     K_START,
     K_WINDOW,
     KIND_SHIFT,
     MORE_EVENTS,
     MORE_PACKETS,
     N_SWITCH,
+    P_EXTRA,
     P_FLAGS,
     P_FLOW,
+    P_SENT,
+    P_SEQ,
     PAUSED,
+    PING,
+    PROBE,
     QUIET,
+    R_FEEDBACK,
+    R_PACE,
+    R_PENDING,
+    R_PING,
+    R_UNANSWERED,
     RAW,
     RESERVE,
+    STATUS,
 )
 from sim.engine.ports import arrived, give_packet, lose, offer, serve
 from sim.engine.routing import route
@@ -108,6 +131,9 @@ def arrive(m: Words, arc: int, now: int) -> None:
         return
     flow = ld(m, packet + P_FLOW)
     kind = (flags >> KIND_SHIFT) & 7
+    if kind > ACK or ld(m, flow + F_KIND) == DLCP:
+        arrive_dlcp(m, flow, kind, packet, now)
+        return
     if kind == ACK:
         on_ack(m, flow, packet, now)
         enlist(m, flow, now)
@@ -120,6 +146,34 @@ def arrive(m: Words, arc: int, now: int) -> None:
         send_control(m, ld(m, flow + F_BACK), packet, now)
     if done:
         complete(m, flow, now)
+
+
+def arrive_dlcp(m: Words, flow: int, kind: int, packet: int, now: int) -> None:
+    """A packet of DLCP arrives; of feedback and pings ``flow`` is the pair."""
+    value = ld(m, packet + P_SEQ)
+    extra = ld(m, packet + P_EXTRA)
+    sent = ld(m, packet + P_SENT)
+    if kind == DATA:
+        if on_part(m, flow, packet, now):
+            complete(m, flow, now)
+    elif kind == PROBE:
+        if on_probe(m, flow, packet, now):
+            complete(m, flow, now)
+    elif kind == PING:
+        note_arrival(m, flow, packet, now)
+        give_packet(m, packet)
+    elif kind == FEEDBACK:
+        give_packet(m, packet)
+        if on_feedback(m, flow, value, extra >> 31, extra & ((1 << 31) - 1), sent, now):
+            rouse_pair(m, flow, now)
+    elif kind == STATUS:
+        give_packet(m, packet)
+        on_status(m, flow, extra, value)
+        if ld(m, flow + F_ENDED) == 0 and remaining(m, flow):
+            rouse(m, flow, now)
+    else:
+        give_packet(m, packet)
+        on_stop(m, flow)
 
 
 def complete(m: Words, flow: int, now: int) -> None:
@@ -154,15 +208,36 @@ def begin(m: Words, flow: int, start: int) -> None:
 def ring(m: Words, timer: int, kind: int, now: int) -> None:
     """A timer has run out."""
     if kind == K_START:
-        st(m, timer + E_KIND, K_WINDOW)
         flow = timer - F_TIMER
+        st(m, timer + E_KIND, K_WINDOW)
         if ld(m, flow + F_FROM) == ld(m, flow + F_TO):
             complete(m, flow, now)
+        elif ld(m, flow + F_KIND) == DLCP:
+            st(m, timer + E_KIND, K_PROBE)
+            join(m, flow)
+            rouse(m, flow, now)
         else:
             enlist(m, flow, now)
     elif kind == K_WINDOW:
         on_timeout(m, timer - F_TIMER, now)
         enlist(m, timer - F_TIMER, now)
+    elif kind == K_PROBE:
+        if on_probe_timer(m, timer - F_TIMER):
+            rouse(m, timer - F_TIMER, now)
+    elif kind == K_COMPLETE:
+        if decide(m, timer - D_COMPLETE, now):
+            complete(m, timer - D_COMPLETE, now)
+    elif kind == K_FEEDBACK:
+        on_feedback_timer(m, timer - R_FEEDBACK, now)
+    elif kind == K_PING:
+        pair = timer - R_PING
+        if in_flight(m, pair) and ld(m, pair + R_PENDING):
+            unanswered = ld(m, pair + R_UNANSWERED) + 1
+            st(m, pair + R_UNANSWERED, unanswered)
+            send_pings(m, pair, now)
+            arm(m, timer, now + probe_timeout(m, pair, unanswered))
+    else:
+        rouse_pair(m, timer - R_PACE, now)
 
 
 __all__ = ["begin", "complete", "run"]

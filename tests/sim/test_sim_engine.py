@@ -124,16 +124,19 @@ GBPS = Rate.parse("100 Gbit/s")
 
 def small(transport="dctcp", *, engine="python", spray="hash", size=60_000, seed=0, loss=0.0, **more):
     shape = LeafSpine(leaves=2, spines=2, hosts_per_leaf=3, rate=GBPS, buffer=Buffer(40, "packets"), loss=loss)
-    messages = [Message(i, (i + 3) % 6, size, start=1000 * i) for i in range(6)]
-    messages += [Message(i, 0, size // 2, after=[i], delay=10**6) for i in range(1, 6)]
+    messages = [Message(i, (i + 3) % 6, size, start=1000 * i, priority=i, protected=0.25, bound=0.05) for i in range(6)]
+    messages += [Message(i, 0, size // 2, after=[i], delay=10**6, priority=6, protected=0.25) for i in range(1, 6)]
     return Simulation(shape.build(), messages, Transport(transport, spray=spray), seed=seed, engine=engine, **more)
 
 
 FLAP = [Change(4 * 10**6, 6, up=False), Change(9 * 10**6, 6, up=True), Change(5 * 10**6, 0, rate=10**10, loss=0.02)]
 
 
+KINDS = (("dctcp", "hash"), ("tcp", "random"), ("cubic", "round-robin"), ("raw", "least-queue"), ("dlcp", "round-robin"))
+
+
 def test_python_and_machine_give_the_same_memory():
-    for transport, spray in (("dctcp", "hash"), ("tcp", "random"), ("cubic", "round-robin"), ("raw", "least-queue")):
+    for transport, spray in KINDS:
         states = []
         for engine in ("python", "numba"):
             run = small(transport, engine=engine, spray=spray, loss=0.001, changes=FLAP, reroute=10**6, seed=5)
@@ -153,7 +156,7 @@ def test_the_same_seed_gives_the_same_and_another_another():
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.sampled_from(["dctcp", "tcp", "cubic", "raw"]),
+    st.sampled_from(["dctcp", "tcp", "cubic", "raw", "dlcp"]),
     st.sampled_from(["hash", "random", "round-robin", "least-queue"]),
     st.sampled_from([0.0, 0.01, 0.1]),
     st.integers(0, 9),
