@@ -58,7 +58,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 system: ## missing system packages, when root
-	@scripts/system.sh $(PYTHON)
+	@scripts/system.sh $(PYTHON) $(PURPOSE)
 
 clean: ## remove what was built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing (Debian or Ubuntu, as root), or says what is lost without them.
-# Quick when nothing is missing.  Usage: scripts/system.sh PYTHON
+# Quick when nothing is missing.  Usage: scripts/system.sh PYTHON [tests], the latter also for what only tests need
 set -u
 python="${1:-python3}"
+purpose="${2:-}"
 
 # command, package, what is lost without it
 wanted=(
@@ -13,6 +14,9 @@ wanted=(
   "mnexec|mininet|no emulated networks (dlcp testbed); tests that need them are skipped"
   "ping|iputils-ping|emulated networks are not checked before use"
 )
+if [ "$purpose" = tests ]; then
+  wanted+=("chromium|chromium|the tests that look at reports in a browser are skipped")
+fi
 
 packages=()
 losses=()
@@ -49,12 +53,18 @@ echo "installing system packages: ${packages[*]}"
 export DEBIAN_FRONTEND=noninteractive
 log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
-install() { apt-get install -y --no-install-recommends "${packages[@]}" </dev/null >"$log" 2>&1; }
+install() { apt-get install -y --no-install-recommends "$@" </dev/null >"$log" 2>&1; }
 # The lists of packages may be missing or old: fetch them, and go on with what there is if that fails.
 apt-get update </dev/null >"$log" 2>&1 || echo "apt-get update failed; going on with the lists that are here"
-if ! install; then
-  tail -n 20 "$log"
-  echo "these could not be installed; what is lost:"
-  printf '  %s\n' "${losses[@]}"
+if ! install "${packages[@]}"; then
+  # One that this system does not know must not keep the others away.
+  for package in "${packages[@]}"; do
+    install "$package" && continue
+    tail -n 5 "$log"
+    echo "this could not be installed; what is lost:"
+    for loss in "${losses[@]}"; do
+      case "$loss" in "$package: "*) printf '  %s\n' "$loss" ;; esac
+    done
+  done
 fi
 exit 0

@@ -219,9 +219,9 @@ class Timeline:
         """
         first = min((event["ts"] for event in self._events), default=0.0)
         self.offset_us = -min(0.0, first)
-        # Of what begins at once the longer slice must come first, and an arrow after the slice that it binds to.
+        # Of what happens at once an arrow must come after the slice that it binds to.
         order = {"X": 0, "i": 1, "C": 1, "s": 2, "f": 3}
-        ordered = sorted(self._events, key=lambda event: (event["ts"], order[event["ph"]], -event.get("dur", 0.0)))
+        ordered = sorted(self._events, key=lambda event: (event["ts"], order[event["ph"]]))
         kept = ordered[:limit]
         arrows = {event["id"] for event in kept if event["ph"] == "f"}
         whole: list[Event] = []

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "system.sh"
 NEEDED = ("bash", "mktemp", "tail", "rm", "basename")
-WANTED = ("tshark", "ip", "tc", "ethtool", "ping")
+WANTED = ("tshark", "ip", "tc", "ethtool", "mnexec", "ping")
 
 
 def program(path, text):
@@ -35,12 +35,12 @@ def machine(tmp_path):
             program(folder / "id", f"echo {number}\n")
             program(folder / "apt-get", f'echo "$DEBIAN_FRONTEND $@" >> {self.calls}\n')
 
-        def run(self, python="python3"):
+        def run(self, python="python3", *more):
             # The script looks into the system's sbin as well; a stand-in keeps the answer the same on every machine.
             script = tmp_path / "system.sh"
             script.write_text(SCRIPT.read_text().replace('PATH="$PATH:/usr/sbin:/sbin"', ""))
             return subprocess.run(
-                ["bash", str(script), python],
+                ["bash", str(script), python, *more],
                 env={"PATH": str(folder), "TMPDIR": str(tmp_path)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -73,7 +73,7 @@ def test_root_gets_what_is_missing_and_each_package_once(machine):
     machine.user(0)
     done = machine.run()
     assert done.returncode == 0, done.stderr
-    assert machine.installed() == ["tshark", "iproute2", "ethtool", "iputils-ping"]
+    assert machine.installed() == ["tshark", "iproute2", "ethtool", "mininet", "iputils-ping"]
 
 
 def test_others_are_told_what_is_lost(machine):
@@ -112,6 +112,26 @@ def test_an_installation_that_fails_is_shown_and_survived(machine):
     assert done.returncode == 0
     assert "E: no such package" in done.stdout
     assert "tshark: the tests of the Wireshark dissector are skipped" in done.stdout
+
+
+def test_a_browser_is_for_tests_only(machine):
+    machine.user(0)
+    for name in WANTED:
+        program(machine.bin / name, "")
+    assert machine.run("python3", "tests").returncode == 0
+    assert machine.installed() == ["chromium"]
+
+
+def test_a_package_that_is_unknown_keeps_no_other_away(machine):
+    machine.user(0)
+    text = f'case "$*" in *mininet*) echo E: what is mininet >&2; exit 100;; *) echo "$@" >> {machine.calls};; esac\n'
+    program(machine.bin / "apt-get", text)
+    done = machine.run()
+    assert done.returncode == 0
+    calls = [line.split()[-1] for line in machine.calls.read_text().splitlines()]
+    assert calls == ["update", "tshark", "iproute2", "ethtool", "iputils-ping"]
+    assert "E: what is mininet" in done.stdout and "mininet: no emulated networks" in done.stdout
+    assert "tshark: " not in done.stdout
 
 
 def test_an_old_python_is_refused_with_advice(tmp_path):
