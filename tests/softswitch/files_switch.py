@@ -67,8 +67,39 @@ class DefinedMaker(Maker):
             if all(part["type"] == "field" for part in state["transition_key"]):
                 return state
 
+    def parser(self) -> dict:
+        """No header with a variable-length field twice: simple_switch adds up its lengths."""
+        while True:
+            parser = super().parser()
+            states = [state for state in parser["parse_states"] for op in state["parser_ops"] if op["op"] == "extract_VL"]
+            if not states or (
+                len(states) == 1 and all(item["next_state"] != states[0]["name"] for item in states[0]["transitions"])
+            ):
+                return parser
+
+    def calculation(self, number: int) -> dict:
+        """Constants with all their bytes, as p4c writes them."""
+        calculation = super().calculation(number)
+        for item in calculation["input"]:
+            if item["type"] == "hexstr":
+                item["value"] = f"0x{int(item['value'], 16):0{(item['bitwidth'] + 7) // 8 * 2}x}"
+        return calculation
+
+    def any_field(self, signed: bool | None = None) -> tuple[str, str, int]:
+        """Fields of whole bytes for longest-prefix matches: simple_switch counts the padding of others as prefix."""
+        found = super().any_field(signed)
+        while self._prefixes and found[2] % 8:
+            found = super().any_field(signed)
+        return found
+
+    _prefixes = False
+
     def table(self, number: int, following: list[str | None], actions: list[dict]) -> dict:
+        self._prefixes = True
         table = super().table(number, following, actions)
+        while any((key["match_type"], key["target"][1]) == ("lpm", "$valid$") for key in table["key"]):
+            table = super().table(number, following, actions)
+        self._prefixes = False
         entries: dict[str, dict] = {}
         for priority in range(1, self.random.randint(1, 4) if table["key"] else 1):
             match = [self._match(key) for key in table["key"]]
