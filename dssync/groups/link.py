@@ -11,8 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dlcp.errors import ConfigError
-
 
 class Missing(NamedTuple):
     """Elements of a rank's own contribution that reached nobody: ``[start, stop)``."""
@@ -132,18 +130,12 @@ class TorchLink(GroupLink):
 
 def shut_down(group: dist.ProcessGroup, now: bool = False) -> None:
     """Ends a group that torch does not know by name: sockets close when its last reference goes."""
+    end = getattr(group, "abort" if now else "shutdown", None)
     try:
-        if now:
-            group.abort()
-        else:
-            group.shutdown()
+        if end is not None:
+            end()
     except RuntimeError:
-        pass  # backends without it, or one that has failed already
+        pass  # a backend without it, or one that has failed already
 
 
-def refuse_dtype(dtype: torch.dtype, accepted: str) -> ConfigError:
-    """Returns the error for a type that a transport cannot carry."""
-    return ConfigError("dssync", "dtype", f"{dtype}", accepted)
-
-
-__all__ = ["GroupLink", "Missing", "Pending", "TorchLink", "refuse_dtype", "shut_down"]
+__all__ = ["GroupLink", "Missing", "Pending", "TorchLink", "shut_down"]
