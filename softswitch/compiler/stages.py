@@ -175,7 +175,11 @@ class StageWriter:
 
     def _with_type(self, value: int) -> str:
         local = self.context.target_field("instance_type")
-        return self._tuple({local: repr(value)} if local is not None and local in self.phv else None)
+        changes = {local: repr(value)} if local is not None and local in self.phv else {}
+        if value == REPLICA:
+            # simple_switch copies the packet anew for each replica, and the copy is whole again.
+            changes["TR"] = "65536"
+        return self._tuple(changes)
 
     def _ingress_end(self, writer: Writer) -> None:
         used = self.context.used
@@ -339,15 +343,14 @@ class StageWriter:
     def _egress_outcome(self, writer: Writer, result: str) -> None:
         used = self.context.used
         writer.line("r = OUTCOME()")
-        if result != "o":
-            writer.line(f"o = {result}")
         if "CS" in used:
             with writer.block("if c is not None:"):
                 writer.line("r.clones.append((CS, c))")
         if "RC" in used:
             with writer.block("if RC:"):
                 self._preserved(writer, "RC")
+                # Whole, even if truncate was called: simple_switch copies the buffer and forgets the length.
                 writer.line("r.recirculate = (o, y)")
                 writer.line("return r")
-        writer.line("r.data = o")
+        writer.line(f"r.data = {result}")
         writer.line("return r")

@@ -361,6 +361,20 @@ def test_a_recirculated_packet_is_what_egress_made_of_it():
     assert outcome.recirculate == (packet(0, 1, 4, b"x"), (1, (0x77,)))
 
 
+def test_truncation_is_lost_where_simple_switch_copies_a_packet_anew():
+    program = Small().forward(5)
+    program.run([call("truncate", hexstr(3))])
+    program.run([assign(standard("mcast_grp"), hexstr(9))])
+    pipeline = program.load()
+    phv = pipeline.ingress(packet(0, 1, 2, b"abc"), 1, 0).multicast[2]
+    assert pipeline.egress(phv, 2, 0, 1) == packet(0, 1, 2, b"abc")
+    program = Small().forward(5)
+    program.run([call("truncate", hexstr(3)), call("recirculate", hexstr(0))], "egress")
+    pipeline = program.load()
+    outcome = pipeline.egress(pipeline.ingress(packet(0, 1, 2, b"abc"), 1, 0)[2], 5, 0, 0)
+    assert outcome.recirculate[0] == packet(0, 1, 2, b"abc")
+
+
 def test_multicast_goes_before_unicast_and_drop_and_mark_to_drop_undoes_it():
     program = Small().forward(5)
     program.run([assign(standard("mcast_grp"), hexstr(9))])
