@@ -1,12 +1,17 @@
 """Networks for tests of the testbed: each has its own folder of ledgers, so that tests side by side leave each other alone."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from testbed.lab.ledger import STATE
-from testbed.lab.processes import MARK
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)
+
+from testbed.lab.ledger import STATE  # noqa: E402
+from testbed.lab.processes import MARK  # noqa: E402
 
 
 @pytest.fixture
