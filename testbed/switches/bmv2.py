@@ -13,6 +13,7 @@ Delay and loss are those of wires; so is a link that goes down, because BMv2 nev
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -22,10 +23,12 @@ from typing import Any, ClassVar, Final
 from testbed.lab import namespaces
 from testbed.lab.errors import LabError
 from testbed.lab.plan import PortPlan
+from testbed.lab.privileges import inside
 from testbed.lab.processes import Process, end
 from testbed.switches.base import Context, Switches
 from testbed.switches.deploy import counters, deploy
 from testbed.switches.kernel import port_statistics, shape
+from testbed.switches.zygote import NICENESS
 
 COMMAND: Final = "simple_switch_grpc"
 CLI: Final = "simple_switch_CLI"
@@ -70,7 +73,8 @@ class Bmv2Switches(Switches):
         context = self.context
         self._socket(name).unlink(missing_ok=True)
         interfaces = [word for port in context.plan.ports[name] for word in ("-i", f"{port.number}@{port.interface}")]
-        command = [COMMAND, "--no-p4", "--device-id", str(context.plan.topology.device_ids[name]), "--log-level", "off"]
+        command = ["nice", "-n", str(NICENESS)] if os.geteuid() == 0 and not inside() else []
+        command += [COMMAND, "--no-p4", "--device-id", str(context.plan.topology.device_ids[name]), "--log-level", "off"]
         command += ["--thrift-port", str(_THRIFT), *interfaces, "--", "--grpc-server-addr", f"unix:{self._socket(name)}"]
         command += ["--cpu-port", str(CPU_PORT), "--priority-queues", "8"]
         with (context.folder / f"{name}.log").open("ab") as log:
