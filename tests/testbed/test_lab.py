@@ -327,3 +327,20 @@ def test_without_root_it_runs_in_a_user_namespace_or_says_why_not(tmp_path):
         assert not left(place / "state")
     finally:
         shutil.rmtree(place)
+
+
+def test_the_page_about_networks_runs(project, tmp_path, state):
+    text = (project / "docs" / "emulation.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 packets transmitted" in done.stdout and "'out_packets'" in done.stdout
+    assert [path.name for path in state.iterdir()] == ["lock"]
