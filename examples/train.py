@@ -137,7 +137,7 @@ class Trainer:
             if state is not None:
                 state.metrics()  # a round trip through the transport's thread, which has then told the recorder everything
             self.note(report)
-            report.write("end", epochs=options.epochs)
+            report.write("end", epochs=options.epochs, cpu_s=time.process_time())
 
     def evaluate(self) -> dict[str, float]:
         """Returns accuracy and loss on the test data, unless these are looked at every few steps anyway; all ranks call it."""

@@ -30,7 +30,7 @@ In the files of ranks ``t`` is the machine's monotonic clock (``time.monotonic()
                  begin_s and end_s (monotonic): from its submission until its receiver acknowledged it for good
     epoch        train_loss, metrics (see DLCPState.metrics), packets (see :class:`Packets`)
     trouble      peer, what, at_s: the transport heard nothing from a peer, or that it gave up
-    end          epochs
+    end          epochs; cpu_s: processor time of the rank, all its threads together
 """
 
 from __future__ import annotations

@@ -217,9 +217,9 @@ class ForkLauncher(Launcher):
             self._channel = None
         if self._process is not None:
             try:
-                self._process.wait(0.5)
+                self._process.wait(0.5 if self._ready else 0.0)
             except subprocess.TimeoutExpired:
-                # It may be loading; whoever it has forked ends with it.
+                # While it loads it does not listen; whoever it has forked ends with it.
                 self._process.kill()
                 self._process.wait()
             self._process = None
