@@ -369,7 +369,8 @@ def test_truncation_is_lost_where_simple_switch_copies_a_packet_anew():
     phv = pipeline.ingress(packet(0, 1, 2, b"abc"), 1, 0).multicast[2]
     assert pipeline.egress(phv, 2, 0, 1) == packet(0, 1, 2, b"abc")
     program = Small().forward(5)
-    program.run([call("truncate", hexstr(3)), call("recirculate", hexstr(0))], "egress")
+    _keep(program)
+    program.run([call("truncate", hexstr(3)), call("recirculate", hexstr(1))], "egress")
     pipeline = program.load()
     outcome = pipeline.egress(pipeline.ingress(packet(0, 1, 2, b"abc"), 1, 0)[2], 5, 0, 0)
     assert outcome.recirculate[0] == packet(0, 1, 2, b"abc")

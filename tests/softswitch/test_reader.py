@@ -249,9 +249,9 @@ JUNK = st.one_of(
     st.booleans(),
     st.integers(-5, 70_000),
     st.sampled_from(["", "a", "exact", "field", "0x1", "-0x1", "expression", "parser", "*", "__HIT__", "x" * 50]),
-    st.just([]),
-    st.just({}),
-    st.just([1, 2]),
+    st.builds(list),
+    st.builds(dict),
+    st.builds(lambda: [1, 2]),
 )
 
 
