@@ -141,6 +141,8 @@ def require(target: str, *, wires: bool = False) -> None:
     """
     found = probe()
     keys = [*_ALWAYS, *_NEEDS[target], *(["packet_socket"] if wires else [])]
+    if not found["namespaces"].ok:
+        keys = [key for key in keys if key not in _KERNEL]  # could not be tried
     missing = [str(found[key]) for key in dict.fromkeys(keys) if not found[key].ok]
     if missing:
         raise HostLacks(missing)

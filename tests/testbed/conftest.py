@@ -10,8 +10,22 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
+from testbed.lab.capabilities import require  # noqa: E402
+from testbed.lab.errors import HostLacks  # noqa: E402
 from testbed.lab.ledger import STATE  # noqa: E402
 from testbed.lab.processes import MARK  # noqa: E402
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what needs networks where this host cannot make any; which tests those are says the marker ``root``."""
+    own = [item for item in items if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("root")]
+    if not own or os.geteuid() != 0:
+        return
+    try:
+        require("bridge")
+    except HostLacks as lacks:
+        for item in own:
+            item.add_marker(pytest.mark.skip(reason=f"no emulated networks: {lacks.missing[0]}"))
 
 
 @pytest.fixture
