@@ -189,12 +189,20 @@ class IperfSink(Sink):
 
     def __init__(self, flow: dict[str, Any], address: str) -> None:
         End.__init__(self, flow, "sink")
-        self.counts = {}  # the client's document has all
+        self.counts = {}  # until the server has ended
         self.port = flow["port"]
-        self.server = Iperf(server_command(address, self.port))
+        self._server = Iperf(server_command(address, self.port, SAMPLE_S))
 
     def run(self, agent: Agent) -> None:
-        """Does nothing: the server runs."""
+        """Waits for the server, and takes in what it prints at its end."""
+        self._server.wait()
+        counts, samples, self.error = summary(self._server.result())
+        self.counts["bytes"] = counts["bytes"]
+        agent.note(self, self._server, samples)
+
+    def end(self) -> None:
+        """Ends the server."""
+        self._server.stop()
 
 
 class IperfSource(Source):
@@ -217,8 +225,7 @@ class IperfSource(Source):
         client.wait()
         counts, samples, self.error = summary(client.result())
         self.counts.update(counts)
-        shift = (client.started_ns - agent.beginning) // 1000
-        agent.late += [(shift + round(seconds * 1e6), f"{self.flow['id']} {self.role}", total) for seconds, total in samples]
+        agent.note(self, client, samples)
 
     def end(self) -> None:
         """Ends the client."""
@@ -251,6 +258,14 @@ class Agent:
             time.sleep(left / 1e9)  # finer than an event's wait
             return self.stopping.is_set()
         return self.stopping.wait(left / 1e9)
+
+    def note(self, end: End, process: Iperf, samples: list[tuple[float, int]]) -> None:
+        """Notes what iperf3 has counted over time, from the connection on, of which a server's start says nothing."""
+        began = process.started_ns
+        if end.role == "sink" and samples:
+            began = time.monotonic_ns() - round(samples[-1][0] * 1e9)
+        shift = (began - self.beginning) // 1000
+        self.late += [(shift + round(seconds * 1e6), f"{end.flow['id']} {end.role}", total) for seconds, total in samples]
 
     def listen(self, flows: list[dict[str, Any]], host: str, address: str) -> dict[str, int]:
         """Makes the ends, and returns where the sinks listen."""
@@ -294,13 +309,10 @@ class Agent:
                 with contextlib.suppress(OSError):
                     end.socket.shutdown(socket.SHUT_WR)
         for end in self.ends:
-            if isinstance(end, IperfSource):
+            if isinstance(end, IperfSource | IperfSink):
                 end.end()
         for thread in self._threads:
-            thread.join(0.5)
-        for end in self.ends:
-            if isinstance(end, IperfSink):
-                end.server.stop()
+            thread.join(1.0)
         return {f"{end.flow['id']} {end.role}": {**end.counts, "error": end.error} for end in self.ends}
 
     def sample(self) -> dict[str, Any]:

@@ -15,9 +15,10 @@ _LONGEST_S: Final = 86_400
 _PATIENCE_S: Final = 5.0
 
 
-def server_command(address: str, port: int) -> list[str]:
-    """Returns the command that receives one flow."""
-    return [COMMAND, "--server", "--one-off", "--bind", address, "--port", str(port)]
+def server_command(address: str, port: int, interval_s: float) -> list[str]:
+    """Returns the command that receives one flow, and prints a JSON document at its end."""
+    words = [COMMAND, "--server", "--one-off", "--bind", address, "--port", str(port)]
+    return [*words, "--interval", f"{interval_s:g}", "--json"]
 
 
 def client_command(flow: dict[str, Any], address: str, port: int, interval_s: float) -> list[str]:
@@ -59,7 +60,7 @@ class Iperf:
                 self._process.wait()
 
     def result(self) -> dict[str, Any]:
-        """Returns the document of a client that has ended; ``{"error": ...}`` if there is none."""
+        """Returns the document of a process that has ended; ``{"error": ...}`` if there is none."""
         self._output.seek(0)
         text = self._output.read()
         self._output.close()
@@ -71,7 +72,7 @@ class Iperf:
 
 
 def summary(document: dict[str, Any]) -> tuple[dict[str, float], list[tuple[float, int]], str]:
-    """Returns what a client's document comes to: counts, (seconds, bytes so far) for each interval, and an error or nothing."""
+    """Returns what a document comes to: counts, (seconds, bytes so far) for each interval, and an error or nothing."""
     samples, total = [], 0
     retransmits, rtt = 0, 0
     for interval in document.get("intervals", []):
@@ -82,7 +83,7 @@ def summary(document: dict[str, Any]) -> tuple[dict[str, float], list[tuple[floa
         for stream in interval.get("streams", []):
             rtt = int(stream.get("rtt", rtt))
     error = str(document.get("error", ""))
-    if samples and error.startswith("interrupt"):
+    if error.startswith("interrupt") or "has terminated" in error:
         error = ""  # it was we who ended it
     return {"bytes": total, "retransmits": retransmits, "rtt_us": rtt}, samples, error
 
