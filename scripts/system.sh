@@ -12,6 +12,7 @@ wanted=(
   "tc|iproute2|no shaped links; tests that need them are skipped"
   "ethtool|ethtool|offloads of emulated links cannot be switched off"
   "mnexec|mininet|no emulated networks (dlcp testbed); tests that need them are skipped"
+  "iperf3|iperf3|TCP cross traffic of the testbed is sent by sockets instead"
   "ping|iputils-ping|emulated networks are not checked before use"
 )
 if [ "$purpose" = tests ]; then
