@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "system.sh"
 NEEDED = ("bash", "mktemp", "tail", "rm", "basename")
-WANTED = ("tshark", "ip", "tc", "ethtool", "mnexec", "ping")
+WANTED = ("tshark", "ip", "tc", "ethtool", "mnexec", "iperf3", "ping")
 
 
 def program(path, text):
@@ -73,7 +73,7 @@ def test_root_gets_what_is_missing_and_each_package_once(machine):
     machine.user(0)
     done = machine.run()
     assert done.returncode == 0, done.stderr
-    assert machine.installed() == ["tshark", "iproute2", "ethtool", "mininet", "iputils-ping"]
+    assert machine.installed() == ["tshark", "iproute2", "ethtool", "mininet", "iperf3", "iputils-ping"]
 
 
 def test_others_are_told_what_is_lost(machine):
@@ -129,7 +129,7 @@ def test_a_package_that_is_unknown_keeps_no_other_away(machine):
     done = machine.run()
     assert done.returncode == 0
     calls = [line.split()[-1] for line in machine.calls.read_text().splitlines()]
-    assert calls == ["update", "tshark", "iproute2", "ethtool", "iputils-ping"]
+    assert calls == ["update", "tshark", "iproute2", "ethtool", "iperf3", "iputils-ping"]
     assert "E: what is mininet" in done.stdout and "mininet: no emulated networks" in done.stdout
     assert "tshark: " not in done.stdout
 
