@@ -37,7 +37,7 @@ examples:
   dlcp testbed run incast --quick          one short run of each candidate
   sudo dlcp testbed run incast             all of it; the report is in runs/incast-.../report.html
   dlcp testbed run my.toml --candidates gloo-bbr,dlcp --repeats 3
-  dlcp testbed report runs/incast-...      the report once more
+  dlcp testbed report runs/incast-...      the report once more; of several folders, a comparison
   dlcp testbed clean                       take away what a run left that was killed
 
 exit codes: 0 done   1 a run failed   2 wrong usage or experiment   3 this machine lacks something   130 interrupted
@@ -82,8 +82,11 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     verb.add_argument("--json", action="store_true", help="one JSON document")
     verb = _verb(verbs, "clean", "take away what runs left whose drivers were killed, and nothing else", _clean)
     verb.add_argument("--json", action="store_true", help="one JSON document")
-    verb = _verb(verbs, "report", "write the report of a finished or interrupted experiment once more", _report)
-    verb.add_argument("folder", type=Path, metavar="DIR", help="folder of the experiment, or its results.json")
+    verb = _verb(verbs, "report", "write the report of an experiment once more, or compare several", _report)
+    add = verb.add_argument
+    add("folders", nargs="+", type=Path, metavar="DIR", help="folder of an experiment, finished or not, or its results.json")
+    add("--out", type=Path, default=Path("compared.html"), metavar="FILE", help="page for several (default: %(default)s)")
+    add("--markdown", action="store_true", help="print tables of candidates in Markdown instead")
 
 
 def _add_run(verbs: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -223,13 +226,13 @@ def _become_root() -> None:
 
 
 def _write_report(results: Results, folder: Path) -> Path | None:
+    from testbed.report import write_report
+
     try:
-        from testbed.report import write_report  # needs the extra `plots`
-    except ImportError as error:
+        return write_report(results, folder)
+    except OSError as error:
         print(f"dlcp testbed: no report: {error}; 'dlcp testbed report {folder}' writes it later", file=sys.stderr)
         return None
-    path: Path = write_report(results, folder)
-    return path
 
 
 def _show(results: Results, folder: Path, report: Path | None, as_json: bool) -> None:
@@ -368,12 +371,15 @@ def _clean(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
+    from testbed.report import markdown, write_comparison, write_report
     from testbed.results import read_results
 
-    results = read_results(args.folder)
-    folder = args.folder if args.folder.is_dir() else args.folder.parent
-    path = _write_report(results, folder)
-    if path is None:
-        return MISSING
-    print(path)
+    found = [(each if each.is_dir() else each.parent, read_results(each)) for each in args.folders]
+    if args.markdown:
+        print("\n".join(markdown(results) for _, results in found), end="")
+    elif len(found) == 1:
+        folder, results = found[0]
+        print(write_report(results, folder))
+    else:
+        print(write_comparison(args.folders, args.out))
     return 0

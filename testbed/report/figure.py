@@ -58,16 +58,18 @@ class Table:
 
     def render(self) -> Markup:
         """Returns it as HTML."""
-        numeric = [
-            any(isinstance(row[index], Value) for row in self.rows if index < len(row)) for index in range(len(self.columns))
-        ]
+        # A column in which nobody has anything to say.
+        kept = [index for index in range(len(self.columns)) if index == 0 or any(row[index] != "" for row in self.rows)]
+        columns = [self.columns[index] for index in kept]
+        rows = [[row[index] for index in kept] for row in self.rows]
+        numeric = [any(isinstance(row[index], Value) for row in rows) for index in range(len(columns))]
         head = [
             element("th", element("button", heading, type="button"), scope="col", class_="number" if is_number else None)
-            for heading, is_number in zip(self.columns, numeric, strict=True)
+            for heading, is_number in zip(columns, numeric, strict=True)
         ]
         body = [
             element("tr", *self._cells(row), class_="notable" if index in self.notable else None)
-            for index, row in enumerate(self.rows)
+            for index, row in enumerate(rows)
         ]
         table = element(
             "table",

@@ -133,7 +133,7 @@ def loss(view: View) -> Figure:
         time_axis(CLOCK, max(curve.points[-1][0] for curve in curves)),
         Axis("training loss (cross-entropy, nats)"),
         log_y=log,
-        zero=not log,
+        zero=not log and min(values) < 0.4 * max(values),
     ).draw()
     caption = (
         f"Mean loss over all ranks in each step, smoothed by a running median of up to {window} steps; line and band as above."

@@ -133,7 +133,8 @@ def losses(view: View) -> Figure:
     drawing = Matrix("Packets gone without", [_class(name) for name in present], rows, largest, lambda v: share(v, 2)).draw()
     caption = (
         "Share of the data packets, all runs together, that their messages were completed without; their gradients are owed and "
-        "leave with the next step. Class 0 is the least urgent. Protected packets, the largest gradients, are never given up."
+        "leave with the next step. Class 0 is the least urgent. Protected packets, the largest gradients, are never given up. "
+        "The policy bounds the loss of a message, whose packets may be of several classes: one class may lose more than that."
     )
     columns = ["Candidate", "Class", "Protected", "Droppable", "Protected, lost", "Droppable, lost", "Share lost"]
     table = Table("Data packets as tagged by senders, all runs together; sent again does not count again.", columns, cells)

@@ -317,10 +317,11 @@ def verdict(view: View) -> str:
     goal = numbers.goal(view.results["goal"])
     winner, yardstick = view.winner, view.best_baseline
     if winner is None:
+        text = f"Nothing reached {goal} accuracy."
         if yardstick is not None:
             took = time_to_accuracy(yardstick)
-            return f"Only baselines reached {goal} accuracy, the best, {yardstick.name}, in {_words(took)}."
-        return f"Nothing reached {goal} accuracy."
+            text = f"Only baselines reached {goal} accuracy, the best, {yardstick.name}, in {_words(took)}."
+        return text + _quickest(view)
     took = time_to_accuracy(winner)
     text = f"{winner.name} reached {goal} accuracy in {_words(took)}"
     if yardstick is None or (theirs := time_to_accuracy(yardstick)) is None or took is None:
@@ -332,6 +333,18 @@ def verdict(view: View) -> str:
     if all(math.isfinite(tail) and tail > 0 for tail in tails):
         text += f" One step in a hundred took longer than {seconds(tails[1])}, against {seconds(tails[0])}."
     return text
+
+
+def _quickest(view: View) -> str:
+    """Compares steps, where there is nothing else to compare."""
+    best, ours = view.quickest(baseline=True), view.quickest(baseline=False)
+    steps = [None if contender is None else contender.spread(_p50) for contender in (best, ours)]
+    if best is None or ours is None or steps[0] is None or steps[1] is None:
+        return ""
+    return (
+        f" Half of the steps of {ours.name} were shorter than {seconds(steps[1].median)}; of {best.name}, the quickest baseline, "
+        f"than {seconds(steps[0].median)}."
+    )
 
 
 def _words(found: Spread | None) -> str:

@@ -134,10 +134,18 @@ class View:
     @cached_property
     def featured(self) -> tuple[Contender, ...]:
         """The candidates that the network's figures begin with: the yardstick and the winner, or whatever ran."""
-        chosen = [contender for contender in (self.best_baseline, self.winner) if contender is not None]
-        if not chosen:
-            chosen = [contender for contender in self.contenders if contender.shown][:2]
-        return tuple(chosen)
+        first = self.best_baseline or self.quickest(baseline=True)
+        second = self.winner or self.quickest(baseline=False)
+        return tuple(contender for contender in (first, second) if contender is not None)
+
+    def quickest(self, *, baseline: bool) -> Contender | None:
+        """Returns the candidate with the smallest median time of a step."""
+        found = [
+            (spread.median, contender)
+            for contender in self.contenders
+            if contender.baseline == baseline and (spread := contender.spread(lambda run: run["step_s"]["p50_s"])) is not None
+        ]
+        return min(found, key=lambda pair: pair[0])[1] if found else None
 
     @cached_property
     def peers(self) -> dict[str, dict[str, str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dlcp.cli.main import main
 from dlcp.errors import ConfigError
 from testbed.report import markdown, write_comparison, write_report
 from testbed.report.drops import ANY, dropped
@@ -363,6 +364,23 @@ def test_files_that_are_missing_or_cut_short_are_named(tmp_path):
     assert not figure(page, "steps").all("p", class_="nothing")
 
 
+def test_where_nobody_reached_the_goal_steps_are_compared(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[2:6], seeds=(1, 2))
+    results["goal"] = 0.999
+    for run in results["runs"]:
+        run["time_to_accuracy_s"] = None
+    summarize(results)
+    page = parse(write_report(results, tmp_path).read_text())
+    text = page.all("p", class_="verdict")[0].text.replace("\xa0", " ")
+    assert text.startswith("Nothing reached 99.9 % accuracy. Half of the steps of dlcp-loss were shorter than ")
+    assert "of gloo-fp16, the quickest baseline" in text
+    assert figure(page, "ranking").all("p", class_="nothing") and rows(table(page, "ranking"))
+    assert any("No baseline reached the goal" in item for item in gaps(page))
+    # Columns in which nobody has anything are left out.
+    runs = next(each for each in page.all("table") if each.all("caption")[0].text.startswith("All runs"))
+    assert "What went wrong" not in headings(runs) and "Seed" in headings(runs)
+
+
 def test_nothing_at_all_is_a_report_too(tmp_path):
     page = parse(write_report({}, tmp_path).read_text())
     assert [each["id"] for each in page.all("figure")] == FIGURES
@@ -429,3 +447,21 @@ def test_experiments_are_compared(tmp_path):
 def test_comparing_what_is_no_experiment_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         write_comparison([tmp_path], tmp_path / "compared.html")
+
+
+def test_the_command_writes_reports_comparisons_and_tables(tmp_path, capsys):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        shutil.copytree(SAMPLE, folder)
+    assert main(["testbed", "report", str(folders[0])]) == 0
+    assert capsys.readouterr().out == f"{folders[0] / 'report.html'}\n"
+    assert main(["testbed", "report", str(folders[0] / "results.json")]) == 0
+    assert figure(parse(Path(capsys.readouterr().out.strip()).read_text()), "ranking")
+    page = tmp_path / "both.html"
+    assert main(["testbed", "report", *map(str, folders), "--out", str(page)]) == 0
+    assert figure(parse(page.read_text()), "time")
+    capsys.readouterr()
+    assert main(["testbed", "report", "--markdown", *map(str, folders)]) == 0
+    assert capsys.readouterr().out.count("| candidate |") == 2
+    assert main(["testbed", "report", str(tmp_path)]) == 2
+    assert "cannot be read: No such file" in capsys.readouterr().err
