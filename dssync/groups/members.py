@@ -49,12 +49,8 @@ class GroupSet:
         host: For ``dlcp``: address of this rank that the others can reach.
         faults: For ``dlcp``: packets to drop and so on, for tests and demonstrations.
 
-    Attributes:
-        control: A group of all ranks over gloo, with the timeout given, for small exchanges.
-
     Raises:
         ConfigError: There is no process group.
-        RendezvousError: A rank did not come within the timeout.
     """
 
     def __init__(
@@ -81,7 +77,21 @@ class GroupSet:
         self._links: dict[tuple[int, ...], GroupLink] = {}
         self._opened = 0
         self._closed = False
-        self.control = self._make(self.everybody, "gloo", PrefixStore("control", self._store), "dssync/control")
+        self._control: dist.ProcessGroup | None = None
+
+    @property
+    def control(self) -> dist.ProcessGroup:
+        """A group of all ranks over gloo, with the timeout given, for small exchanges.
+
+        All ranks ask for it for the first time at the same point, when whatever can be wrong on one rank alone has been found
+        right: with gloo a rank that leaves fails another that is still connecting to it.
+
+        Raises:
+            RendezvousError: A rank did not come within the timeout.
+        """
+        if self._control is None:
+            self._control = self._make(self.everybody, "gloo", PrefixStore("control", self._store), "dssync/control")
+        return self._control
 
     def open(self, memberships: Iterable[tuple[int, ...]]) -> None:
         """Creates those groups that this rank is in and that are not there yet.
@@ -133,7 +143,8 @@ class GroupSet:
         links, self._links, self._closed = self._links, {}, True
         for link in links.values():
             link.abort(reason)
-        shut_down(self.control, now=True)
+        if self._control is not None:
+            shut_down(self._control, now=True)
 
     def close(self) -> None:
         """Ends all groups; may be repeated."""
@@ -145,7 +156,8 @@ class GroupSet:
                 link.close()
             except DLCPError as error:  # the others have a right to be closed too
                 _log.warning("closing the group of ranks %s: %s", link.ranks, error)
-        shut_down(self.control)
+        if self._control is not None:
+            shut_down(self._control)
 
     def _create(self, ranks: tuple[int, ...]) -> GroupLink:
         # The number tells a group that is opened again from its predecessor, whose keys are still in the store.
@@ -163,9 +175,8 @@ class GroupSet:
         except RuntimeError as error:  # torch's errors of stores and of gloo are RuntimeErrors
             members = ", ".join(map(str, ranks))
             summary = (str(error).splitlines() or [type(error).__name__])[0]
-            raise RendezvousError(
-                f"the group of ranks {members} was not complete within {self.timeout:g} s: {summary}"
-            ) from error
+            waited = f"waited for up to {self.timeout:g} s"
+            raise RendezvousError(f"the group of ranks {members} did not come about, {waited}: {summary}") from error
 
     def _create_dlcp(self, ranks: tuple[int, ...], store: Store) -> GroupLink:
         from dlcp.collectives.communicator import Communicator

@@ -5,6 +5,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam
@@ -358,6 +359,7 @@ def test_the_warmup_under_ddp_reduces_gradients():
 def refused_ddp(rank, world):
     with pytest.raises(ConfigError, match="_buffers: True: every forward pass"):
         DivideShuffleAverager(DistributedDataParallel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))))
+    dist.barrier()
     return True
 
 
@@ -529,6 +531,7 @@ def test_arguments():
 def unknown_backend(rank, world):
     with pytest.raises(ConfigError, match="'nonsense' is unknown"):
         DivideShuffleAverager(net(), "bsp", backend="nonsense")
+    dist.barrier()
     return True
 
 

@@ -184,8 +184,10 @@ def test_the_group_as_fsdps_replicate_dimension():
 
 
 def mismatched(rank, world):
+    dist.barrier()
     with pytest.raises(ConfigError, match="a schedule of as many ranks"):
         ShuffleProcessGroup(BaseK(world + 1), dist.group.WORLD.get_group_store(), rank, world)
+    dist.barrier()
     return True
 
 
