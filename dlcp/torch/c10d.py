@@ -39,7 +39,9 @@ def reduction_name(options: Any, call: str) -> str:
     for known, name in _REDUCTIONS:
         if op == known:
             return name
-    raise NotImplementedError(f"dlcp: {call} with {op} is not supported by this backend: {[str(k) for k, _ in _REDUCTIONS]} are")
+    name = "PREMUL_SUM" if op == dist.ReduceOp.PREMUL_SUM else str(op)
+    names = ", ".join(str(known).rpartition(".")[2] for known, _ in _REDUCTIONS)
+    raise NotImplementedError(f"dlcp: {call} with {name} is not supported by this backend: {names} are")
 
 
 def root_of(options: Any) -> int:

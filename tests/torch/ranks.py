@@ -33,17 +33,18 @@ class Died:
         return f"Died({self.code})"
 
 
-def run_ranks(function, *args, world=2, timeout=60.0, may_die=()):
+def run_ranks(function, *args, world=2, timeout=60.0, may_die=(), setup=None):
     """Calls ``function(rank, world, *args)`` in ``world`` processes and returns the results in the order of the ranks.
 
     An exception in any rank fails the test with that rank's traceback.  Ranks in ``may_die`` may end without a result.
+    ``setup(store, rank, world)`` makes the default group; without it it is of gloo.
     """
     with tempfile.TemporaryDirectory() as folder:
         processes, pipes = [], []
         try:
             for rank in range(world):
                 ours, theirs = _CONTEXT.Pipe(duplex=False)
-                process = _CONTEXT.Process(target=_main, args=(function, rank, world, folder, theirs, args), daemon=True)
+                process = _CONTEXT.Process(target=_main, args=(function, rank, world, folder, theirs, args, setup), daemon=True)
                 process.start()
                 theirs.close()
                 processes.append(process)
@@ -80,7 +81,7 @@ def _collect(processes, pipes, timeout, may_die):
     return [results[rank] for rank in range(len(pipes))]
 
 
-def _main(function, rank, world, folder, pipe, args):
+def _main(function, rank, world, folder, pipe, args, setup):
     import torch
     import torch.distributed as dist
 
@@ -89,7 +90,10 @@ def _main(function, rank, world, folder, pipe, args):
     warnings.simplefilter("error")
     try:
         store = dist.FileStore(str(Path(folder) / "store"), world)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+        if setup is not None:
+            setup(store, rank, world)
+        else:
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
         value = function(rank, world, *args)
     except BaseException:
         pipe.send((False, traceback.format_exc()))
