@@ -44,7 +44,7 @@ def _primitives() -> dict[str, Any]:
         ir, numba, extending = (import_module(name) for name in ("llvmlite.ir", "numba", "numba.extending"))
     except ImportError as error:
         raise MissingPackage("the compiled engine needs numba: pip install 'dlcp[sim]', or choose --engine python") from error
-    kinds, njit, intrinsic = numba.types, numba.njit, extending.intrinsic
+    kinds, intrinsic = numba.types, extending.intrinsic
     word, bits = ir.IntType(64), ir.IntType(1)
 
     def address(builder: Any, args: Any) -> Any:
@@ -98,7 +98,7 @@ def compiled() -> Callable[[int], int]:
                 if own and name not in _PRIMITIVES:
                     entry = name == "run"
                     # Only the entry is called from Python; wrappers for the others would take as long again to compile.
-                    options = {} if entry else {"no_cpython_wrapper": True}
+                    options: dict[str, Any] = {} if entry else {"no_cpython_wrapper": True}
                     options |= {"cache": entry, "no_cfunc_wrapper": True, "error_model": "numpy", "_nrt": False}
                     functions[name] = njit(**options)(_copy(function, space))
     finally:

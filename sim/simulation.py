@@ -146,6 +146,8 @@ class Simulation:
                 memory.add_packets(max(memory.packets, RESERVE))
             elif verdict == MORE_EVENTS:
                 memory.add_events(memory.events)
+            elif self.finished:
+                break
             elif memory[H_BUDGET] == 0:
                 if report is not None and report(self.progress()):
                     break

@@ -29,6 +29,7 @@ SUBCOMMANDS: Final = {
     "serve": ("dlcp.cli.serve", "run a dedicated parameter server"),
     "dssync": ("dssync.cli", "divide-and-shuffle synchronization: choose a schedule"),
     "testbed": ("testbed.cli", "train across emulated networks with P4 switches, and compare"),
+    "sim": ("sim.cli", "simulate a network and what it carries, packet by packet"),
     "wire": ("dlcp.cli.wire", "the packet format: table, Wireshark dissector, decoding"),
 }
 """Name to module and summary."""

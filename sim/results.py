@@ -1,0 +1,264 @@
+"""Results: rows for every message and every port, written as they come, and a summary."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from sim.engine.layout import (
+    A_BYTES,
+    A_DEEPEST,
+    A_DOWN,
+    A_DROPPED,
+    A_ERRORS,
+    A_FULL,
+    A_MARKED,
+    A_PACKETS,
+    A_TRIMMED,
+    A_WAIT,
+    F_CUTS,
+    F_END,
+    F_LOST,
+    F_MARKS,
+    F_MISSING,
+    F_PACKETS,
+    F_RESENT,
+    F_START,
+    H_DONE,
+    H_DONE_COUNT,
+    H_EVENTS,
+    H_HOPS,
+    H_NO_ROUTE,
+    H_NOW,
+)
+from sim.flows import ideal_time
+from sim.network import PICOSECONDS
+from sim.simulation import Simulation
+
+MESSAGE_COLUMNS: Final = (
+    "message",
+    "source",
+    "destination",
+    "class",
+    "group",
+    "iteration",
+    "size_bytes",
+    "packets",
+    "start_s",
+    "end_s",
+    "completion_s",
+    "ideal_s",
+    "slowdown",
+    "resent_packets",
+    "lost_packets",
+    "trimmed_packets",
+    "marked_packets",
+    "missing_packets",
+)
+"""One row a message: completion is end less start, ideal what it takes alone in the network, slowdown the quotient."""
+
+PORT_COLUMNS: Final = (
+    "node",
+    "port",
+    "peer",
+    "packets",
+    "bytes",
+    "utilisation",
+    "mean_queue_packets",
+    "deepest_queue_bytes",
+    "marked_packets",
+    "trimmed_packets",
+    "dropped_selectively",
+    "dropped_full",
+    "dropped_down",
+    "lost_on_link",
+)
+
+SIZE_BINS: Final = (10_000, 100_000, 1_000_000, 10_000_000)
+
+
+class Rows:
+    """Rows of the messages of a simulation, each as soon as it is complete, in that order.
+
+    Args:
+        simulation: Whose.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._seen = 0
+        self._numbers = {flow: number for number, flow in enumerate(simulation.flows)}
+        self._ideal: dict[tuple[int, int, int], int] = {}
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Yields the rows of what has been completed since the last call; computing is no message."""
+        memory = self._simulation.memory
+        done, count = memory[H_DONE], memory[H_DONE_COUNT]
+        while self._seen < count:
+            number = self._numbers[memory[done + self._seen]]
+            self._seen += 1
+            message = self._simulation.messages[number]
+            if message.source != message.destination:
+                yield self._row(number)
+
+    def _row(self, number: int) -> dict[str, Any]:
+        simulation = self._simulation
+        memory, at, message = simulation.memory, simulation.flows[number], simulation.messages[number]
+        hosts = simulation.network.hosts
+        start, end = memory[at + F_START], memory[at + F_END]
+        key = (message.source, message.destination, message.size)
+        if key not in self._ideal:
+            self._ideal[key] = ideal_time(simulation.topology, message, simulation.transport)
+        ideal = self._ideal[key]
+        values = (
+            number,
+            hosts[message.source],
+            hosts[message.destination],
+            message.priority,
+            message.group,
+            message.iteration,
+            message.size,
+            memory[at + F_PACKETS],
+            start / PICOSECONDS,
+            end / PICOSECONDS,
+            (end - start) / PICOSECONDS,
+            ideal / PICOSECONDS,
+            round((end - start) / ideal, 6),
+            memory[at + F_RESENT],
+            memory[at + F_LOST],
+            memory[at + F_CUTS],
+            memory[at + F_MARKS],
+            memory[at + F_MISSING],
+        )
+        return dict(zip(MESSAGE_COLUMNS, values, strict=True))
+
+
+class Writer:
+    """Writes rows as CSV, or JSON lines if the file's name ends in ``.jsonl``; the header, or each key, has the unit.
+
+    Args:
+        path: File.
+        columns: Of the rows.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self._file: TextIO = path.open("w", newline="", encoding="utf-8")
+        self._csv = None if path.suffix == ".jsonl" else csv.DictWriter(self._file, columns, lineterminator="\n")
+        if self._csv is not None:
+            self._csv.writeheader()
+
+    def write(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Writes rows, and lets others see them."""
+        for row in rows:
+            if self._csv is not None:
+                self._csv.writerow(row)
+            else:
+                self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def ports(simulation: Simulation) -> list[dict[str, Any]]:
+    """Returns a row for every port, hosts' too; the mean queue is over the whole time."""
+    memory, rows = simulation.memory, []
+    now = max(memory[H_NOW], 1)
+    for arc, at in zip(simulation.topology.graph.arcs, simulation.network.arcs, strict=True):
+        values = (
+            arc.source,
+            arc.port,
+            arc.target,
+            memory[at + A_PACKETS],
+            memory[at + A_BYTES],
+            round(memory[at + A_BYTES] * 8 * PICOSECONDS / (arc.rate * now), 6),
+            round(memory[at + A_WAIT] / now, 6),
+            memory[at + A_DEEPEST],
+            memory[at + A_MARKED],
+            memory[at + A_TRIMMED],
+            memory[at + A_DROPPED],
+            memory[at + A_FULL],
+            memory[at + A_DOWN],
+            memory[at + A_ERRORS],
+        )
+        rows.append(dict(zip(PORT_COLUMNS, values, strict=True)))
+    return rows
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Returns the smallest value that at least ``share`` of the values do not exceed; they have to be sorted."""
+    return values[min(max(math.ceil(share * len(values)) - 1, 0), len(values) - 1)]
+
+
+def spread(values: Iterable[float]) -> dict[str, float | int]:
+    """Returns count, mean and percentiles."""
+    ordered = sorted(values)
+    if not ordered:
+        return {"count": 0}
+    points = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
+    found = {name: percentile(ordered, share) for name, share in points.items()}
+    return {"count": len(ordered), "mean": math.fsum(ordered) / len(ordered), **found}
+
+
+def summarize(simulation: Simulation) -> dict[str, Any]:
+    """Returns the summary: times in seconds, by size of message; steps of training; what happened to packets."""
+    rows = list(Rows(simulation).new())
+    memory = simulation.memory
+    bins: dict[str, Any] = {}
+    low = 0
+    for high in (*SIZE_BINS, None):
+        inside = [row for row in rows if row["size_bytes"] >= low and (high is None or row["size_bytes"] < high)]
+        if inside:
+            name = f"{low}..{'' if high is None else high - 1}"
+            bins[name] = {column: spread(row[column] for row in inside) for column in ("completion_s", "slowdown")}
+        low = high or low
+    arcs = ports(simulation)
+    sums = {name: sum(row[name] for row in arcs) for name in PORT_COLUMNS[8:]}
+    messages = sum(message.source != message.destination for message in simulation.messages)
+    return {
+        "finished": simulation.finished,
+        "now_s": memory[H_NOW] / PICOSECONDS,
+        "seed": simulation.seed,
+        "engine": simulation.engine,
+        "topology": simulation.topology.digest(),
+        "policy": simulation.policy.digest(),
+        "transport": simulation.transport.name,
+        "spray": simulation.transport.spray,
+        "messages": messages,
+        "complete": len(rows),
+        "packet_hops": memory[H_HOPS],
+        "events": memory[H_EVENTS],
+        "completion_s": spread(row["completion_s"] for row in rows),
+        "slowdown": spread(row["slowdown"] for row in rows),
+        "by_size_bytes": bins,
+        "steps_s": steps(simulation),
+        "packets": {
+            "resent": sum(row["resent_packets"] for row in rows),
+            "missing": sum(row["missing_packets"] for row in rows),
+            "no_route": memory[H_NO_ROUTE],
+            **sums,
+        },
+    }
+
+
+def steps(simulation: Simulation) -> list[float]:
+    """Returns how long every step of training took: from the end of one forward pass of the slowest rank to that of the next."""
+    ends: dict[int, int] = {}
+    for at, message in zip(simulation.flows, simulation.messages, strict=True):
+        if message.group == "forward":
+            end = simulation.memory[at + F_END]
+            if end == 0:
+                ends[message.iteration] = -1
+            elif ends.get(message.iteration, 0) >= 0:
+                ends[message.iteration] = max(ends.get(message.iteration, 0), end)
+    times = [ends[iteration] for iteration in sorted(ends)]
+    return [(b - a) / PICOSECONDS for a, b in itertools.pairwise(times) if a >= 0 and b >= 0]
+
+
+__all__ = ["MESSAGE_COLUMNS", "PORT_COLUMNS", "Rows", "Writer", "ports", "spread", "steps", "summarize"]
