@@ -23,8 +23,9 @@ from testbed.lab.processes import MARK
 from testbed.lab.reach import wait_until_reachable
 from testbed.lab.signals import uninterrupted
 from testbed.switches import make_switches, switches_delay, warm_up
-from testbed.switches.base import Context, Switches, TraceFile, ask
+from testbed.switches.base import Context, Switches, TraceFile
 from testbed.switches.nursery import Nursery
+from testbed.switches.relays import Relays
 
 ALL: Final = "all"
 
@@ -141,7 +142,8 @@ class Lab:
         context = Context(self.plan, self.policy, pids, self.ledger, self.environment, folder, self.seed, notify=self._notify)
         self._notify("switches")
         if self.plan.wires and nursery is not None:
-            self._start_wires(nursery, folder)
+            self._relays = Relays(context, nursery)
+            self._relays.start()
         self._running = make_switches(self.target, context, nursery)
         self._stack.callback(self.switches.stop)
         self.switches.start()
@@ -172,18 +174,6 @@ class Lab:
     def _note(self, node: Any) -> int:
         self.ledger.add(node.pid, f"node {node.name}")
         return int(node.pid)
-
-    def _start_wires(self, nursery: Nursery, folder: Path) -> None:
-        words = ["--seed", str(self.seed), "--control", str(self._wires_control)]
-        for wire in self.plan.wires:
-            words += ["--pair", "=".join(wire.ends), "--delay", str(wire.delay_ns), "--loss", repr(wire.loss)]
-        log = folder / "_wires.log"
-        nursery.start(WIRES, "wires", words, namespaces=self._pids[WIRES], log=log)
-        nursery.wait_for(self._wires_control.exists, [WIRES])
-
-    @property
-    def _wires_control(self) -> Path:
-        return self.ledger.scratch / "wires.control"
 
     def close(self) -> None:
         """Takes everything down; may be repeated."""
@@ -297,9 +287,7 @@ class Lab:
         link = self._between(a, b)
         wire = self.plan.wire(link)
         if wire is not None:
-            index = self.plan.wires.index(wire)
-            for port in (2 * index, 2 * index + 1):
-                ask(self._wires_control, {"do": "link", "port": port, "loss": loss})
+            self._relays.set_loss(wire, loss)
             return
         for name, end in self._ports(link):
             self.switches.set_loss(name, end, loss)
@@ -324,14 +312,14 @@ class Lab:
         self.switches.restart(name)
 
     def statistics(self) -> dict[str, Any]:
-        """Returns what was counted: ``switches`` by name and port, ``hosts`` (what they sent or lost), ``wires``;
+        """Returns what was counted: ``switches`` by name and port, ``hosts`` (what they sent or lost), ``wires`` by link;
         and ``backlog_drops``, packets that this machine's kernel lost between interfaces since the start, which should be none.
         """
         result: dict[str, Any] = {"target": self.target, "switches": self.switches.statistics()}
         result["hosts"] = self._host_statistics()
         result["backlog_drops"] = backlog_drops() - self._backlog_drops
         if self.plan.wires:
-            result["wires"] = ask(self._wires_control, {"do": "statistics"})
+            result["wires"] = self._relays.statistics()
         return result
 
     def _host_statistics(self) -> dict[str, Any]:

@@ -89,6 +89,10 @@ def test_every_kind_carries_delays_loses_and_counts(kind, tmp_path, nothing_left
             assert sum(forwarded["ordinary"]["packets"]) > 40
         json.dumps(counted)
         assert counted["backlog_drops"] >= 0
+        if kind != "softswitch":
+            assert set(counted["wires"]) == {f"{link.a} - {link.b}" for link in topology.links}
+            assert all(end["packets"] > 20 for wire in counted["wires"].values() for end in wire.values())
+            assert counted["wires"][f"{topology.links[0].a} - {topology.links[0].b}"]["from_a"]["drops"]["link-loss"] > 5
         traces = lab.trace_files
         assert bool(traces) == (kind == "softswitch")
     for trace in traces:
