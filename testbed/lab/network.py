@@ -334,12 +334,14 @@ class Lab:
         return found
 
     def check(self) -> None:
-        """Makes sure that all switches still run.
+        """Makes sure that all switches and wires still run.
 
         Raises:
             LabError: One does not.
         """
         self.switches.check()
+        if self.plan.wires:
+            self._relays.check()
 
     @property
     def trace_files(self) -> list[TraceFile]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from testbed.lab.errors import LabError
 from testbed.lab.plan import WIRES, Wire
 from testbed.switches.base import Context, ask
 from testbed.switches.nursery import Nursery
@@ -43,6 +44,13 @@ class Relays:
             log = context.folder / f"_wires{number}.log"
             self._nursery.start(name, "wires", words, namespaces=context.pids[WIRES], log=log)
         self._nursery.wait_for(lambda: all(self._control(number).exists() for number in range(len(self._groups))), names)
+
+    def check(self) -> None:
+        """Makes sure that all still run; LabError if one does not."""
+        self._nursery.poll()
+        for name, code in self._nursery.ended.items():
+            if name.startswith(WIRES):
+                raise LabError(f"a process of wires has ended with code {code}; its log is in {self._context.folder}")
 
     def set_loss(self, wire: Wire, loss: float) -> None:
         """Changes the losses of a wire, both ways."""
