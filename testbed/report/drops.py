@@ -24,6 +24,7 @@ SELECTIVE: Final = {"droppable": "given up by the program: droppable", "ordinary
 FULL: Final = "queue full"
 TRIMMED: Final = "trimmed: only the payload is lost, and the receiver is told"
 HOST: Final = "host's own queue full"
+EMULATION: Final = "lost by the emulation, which could not keep up"
 _HIDDEN: Final = frozenset(("queue-full",))
 """Causes of ports that their queues count by class."""
 
@@ -58,6 +59,7 @@ def dropped(run: RunResult) -> Drops:
                     if cause not in _HIDDEN and is_number(packets):
                         found[_words(cause), ANY] += int(packets)
     _add_hosts(found, run["network"].get("hosts"))
+    _add_emulation(found, run)
     return Counter({key: packets for key, packets in found.items() if packets > 0})
 
 
@@ -96,6 +98,31 @@ def _add_hosts(found: Drops, hosts: object) -> None:
         for counts in interfaces.values() if isinstance(interfaces, Mapping) else ():
             if isinstance(counts, Mapping) and is_number(counts.get("drops")):
                 found[HOST, ANY] += int(counts["drops"])
+
+
+def _add_emulation(found: Drops, run: RunResult) -> None:
+    """Adds what no network would have lost, and what relays lost that stand in for links."""
+    wires = run["network"].get("wires")
+    counted = wires.get("drops") if isinstance(wires, Mapping) else None
+    for cause, packets in counted.items() if isinstance(counted, Mapping) else ():
+        if is_number(packets):
+            found[_words(cause), ANY] += int(packets)
+    found[EMULATION, ANY] += not_kept_up(run)
+
+
+def not_kept_up(run: RunResult) -> int:
+    """Returns how many frames were lost because this machine was too slow; above 0 the run means little."""
+    network = run["network"]
+    lost = network.get("backlog_drops")
+    total = int(lost) if is_number(lost) and lost > 0 else 0
+    wires = network.get("wires")
+    for switch in (*(switch for _, switch in switches_of(run)), *([wires] if isinstance(wires, Mapping) else [])):
+        ports = switch.get("outside_drops")
+        for causes in ports.values() if isinstance(ports, Mapping) else ():
+            for packets in causes.values() if isinstance(causes, Mapping) else ():
+                if is_number(packets) and packets > 0:
+                    total += int(packets)
+    return total
 
 
 def per_run(contender: Contender) -> dict[tuple[str, int], float]:
@@ -149,4 +176,4 @@ def _causes(found: Any) -> Sequence[str]:
     return [cause for cause, _ in totals.most_common()]
 
 
-__all__ = ["ANY", "dropped", "drops", "per_run"]
+__all__ = ["ANY", "EMULATION", "dropped", "drops", "not_kept_up", "per_run"]

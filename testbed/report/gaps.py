@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from testbed.report.drops import not_kept_up
 from testbed.report.markup import Content, Markup, element
+from testbed.report.network import switches_of
 from testbed.report.numbers import confidence, share
 from testbed.report.view import View
 
@@ -18,6 +20,7 @@ def gaps(view: View) -> list[Content]:
         *_unfinished(view),
         *_failed(view),
         *_compared(view),
+        *_emulated(view),
         *(f"This host lacks {lack.get('what') or lack.get('key', '?')}: {lack.get('lost', '')}" for lack in results["missing"]),
         *results.get("notes", []),
         *_unmeasured(view),
@@ -71,6 +74,26 @@ def _compared(view: View) -> list[Content]:
                 f"{contender.name}: {reached} of {len(contender.shown)} runs reached the goal; its median is of those, "
                 "so it is too good."
             )
+    return found
+
+
+def _emulated(view: View) -> list[Content]:
+    """Says where the emulation was not what it was to be."""
+    found: list[Content] = []
+    for contender in view.contenders:
+        lost = [not_kept_up(run) for run in contender.shown]
+        if any(lost):
+            runs = f"{sum(each > 0 for each in lost)} of {len(lost)} runs"
+            found.append(
+                f"{contender.name}: this machine could not keep up in {runs}: {sum(lost):,} frames were lost where no network "
+                "would have lost them."
+            )
+        faults = {
+            f"{name}: {switch['fault']}" for run in contender.shown for name, switch in switches_of(run) if switch.get("fault")
+        }
+        found += [f"{contender.name}: an error inside of a switch, {fault}" for fault in sorted(faults)]
+        failed = [f"{event['what']}: {event['error']}" for run in contender.shown for event in run["events"] if event["error"]]
+        found += [f"{contender.name}: an event could not be carried out ({len(failed)} times): {failed[0]}"] if failed else []
     return found
 
 

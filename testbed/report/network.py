@@ -17,6 +17,10 @@ CELLS: Final = 240
 """Cells of a strip: each has the largest (or mean) of what was sampled in its time."""
 
 
+_BUSY: Final = 0.01
+"""A link that never is as busy as this is not shown over time."""
+
+
 def queues(view: View) -> Figure:
     """Queue depth over time at each port."""
     title = "Queues over time, at each port of each switch"
@@ -124,7 +128,7 @@ def _utilisation_strips(view: View) -> list[Drawing]:
         strips = [
             Strip(port.name, _binned(port.times, port.utilisation, edges, lambda values: sum(values) / len(values)))
             for port in ports
-            if any(_within(port, port.utilisation))
+            if any(busy is not None and busy >= _BUSY for busy in _within(port, port.utilisation))
         ]
         if strips:
             axis = time_axis("time of the run", edges[-1])
@@ -201,7 +205,10 @@ def _moments(run: RunResult) -> list[tuple[float, str]]:
 
 def _split(view: View, drawings: Mapping[str, Drawing]) -> tuple[list[Drawing], list[Drawing]]:
     names = [contender.name for contender in view.featured if contender.name in drawings]
-    names = names or list(drawings)[:2]
+    # The last ones of a file have most mechanisms.
+    others = [contender for contender in reversed(view.contenders) if contender.name in drawings and contender.name not in names]
+    others.sort(key=lambda contender: contender.baseline)
+    names += [contender.name for contender in others[: 2 - len(names)]]
     return [drawings[name] for name in names], [drawing for name, drawing in drawings.items() if name not in names]
 
 

@@ -237,7 +237,13 @@ def gains(view: View) -> Figure:
         "A share is that of the logarithms of factors, so that shares add up; one below 0 made it slower. What a mechanism gains "
         "depends on those before it."
     )
-    columns = ["Candidate", "What is new", f"Median {words}", "Times as fast as the one above", "Share of the gain"]
+    columns = [
+        "Candidate",
+        "What is new",
+        f"{words[0].upper()}{words[1:]}",
+        "Times as fast as the one above",
+        "Share of the gain",
+    ]
     return Figure(
         "gains",
         "What each mechanism gains",

@@ -121,6 +121,8 @@ def read_ports(folder: Path, traces: list[TraceFile], tell: Tell) -> list[PortTr
                 continue
             now = trace["start_s"] + line["t_us"] / 1e6
             for number, sample in found.items():
+                if trace["ports"] and number not in trace["ports"]:
+                    continue  # a port to the switch's own controller
                 key = (trace["switch"], number)
                 port = ports.get(key)
                 if port is None:

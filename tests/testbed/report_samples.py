@@ -209,6 +209,7 @@ def _network(network, dice, target, over, bound, clock):
             ports[str(arc.port)] = {"rate_bps": rate, "out_packets": 5000, "out_bytes": sent, "drops": drops, "queues": queues}
         switches[switch] = {"ports": ports}
         if target == "softswitch":
+            switches[switch] |= {"fault": None, "outside_drops": {number: {} for number in ports}}
             switches[switch] |= {"elapsed_ns": int(clock * 1e9), "drops": {"queue-full": total, "link-loss": 7, "ingress": 300}}
             given_up = [dice.randrange(150) if over and bound and n < 7 else 0 for n in range(8)]
             zeros = {"packets": [0] * 8, "bytes": [0] * 8}
@@ -223,4 +224,7 @@ def _network(network, dice, target, over, bound, clock):
     hosts = {
         host.name: {"eth0": {"packets": 100, "bytes": 150_000, "drops": 3, "backlog": 0, "qlen": 0}} for host in network.hosts
     }
-    return {"target": target, "switches": switches, "hosts": hosts}
+    found = {"target": target, "switches": switches, "hosts": hosts, "backlog_drops": 0}
+    if target != "softswitch":
+        found["wires"] = {"drops": {"link-loss": 5}, "outside_drops": {"0": {}}}
+    return found

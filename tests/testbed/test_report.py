@@ -16,7 +16,7 @@ import pytest
 from dlcp.cli.main import main
 from dlcp.errors import ConfigError
 from testbed.report import markdown, write_comparison, write_report
-from testbed.report.drops import ANY, dropped
+from testbed.report.drops import ANY, EMULATION, dropped
 from testbed.report.outcome import ladder
 from testbed.report.view import View
 from testbed.results import read_results, write_results
@@ -222,6 +222,28 @@ def test_drops_by_class_and_cause_are_the_counters_of_switches_and_hosts(experim
             assert lines["link loss"][8] == 28.0 and lines["refused by the program: unknown"][8] == 8.0
         for values in lines.values():
             assert sum(values[:9]) == pytest.approx(values[9])
+
+
+def test_an_emulation_that_could_not_keep_up_is_told(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[3:9:5], seeds=(1, 2))
+    switch, other = [run["network"] for run in runs_of(results, "powersgd")]
+    switch["switches"]["leaf0"]["outside_drops"]["2"] = {"arrivals": 30, "sent": 4}
+    switch["switches"]["leaf1"]["fault"] = EVIL
+    other["backlog_drops"] = 0
+    kernel = runs_of(results, "dlcp-kernel")[0]
+    kernel["network"].update(backlog_drops=5)
+    kernel["network"]["wires"]["outside_drops"]["0"] = {"arrivals": 2}
+    kernel["events"][0]["error"] = "no such link"
+    page = parse(write_report(results, tmp_path).read_text())
+    found = gaps(page)
+    assert sum("could not keep up in 1 of 2 runs" in item for item in found) == 2
+    assert any("powersgd" in item and "34 frames were lost where" in item for item in found)
+    assert any("dlcp-kernel" in item and ": 7 frames were lost where" in item for item in found)
+    assert f"powersgd: an error inside of a switch, leaf1: {EVIL}" in found
+    assert any(item.endswith("(1 times): leaf0 - spine1 loses 0.01: no such link") for item in found)
+    lines = {(line[0], line[1]): line for line in rows(table(page, "drops"))}
+    assert lines["powersgd", EMULATION][-1] == 17.0 and lines["dlcp-kernel", EMULATION][-1] == 3.5
+    assert lines["dlcp-kernel", "link loss"][-1] == 5.0
 
 
 def test_drops_of_a_real_run_count_every_packet_once():
