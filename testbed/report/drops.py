@@ -25,6 +25,9 @@ FULL: Final = "queue full"
 TRIMMED: Final = "trimmed: only the payload is lost, and the receiver is told"
 HOST: Final = "host's own queue full"
 EMULATION: Final = "lost by the emulation, which could not keep up"
+SLOW: Final = ("receive-buffer-full", "interface-full")
+"""Losses at interfaces of a switch that has too little of the processor."""
+
 _HIDDEN: Final = frozenset(("queue-full",))
 """Causes of ports that their queues count by class."""
 
@@ -107,22 +110,30 @@ def _add_emulation(found: Drops, run: RunResult) -> None:
     for cause, packets in counted.items() if isinstance(counted, Mapping) else ():
         if is_number(packets):
             found[_words(cause), ANY] += int(packets)
+    for cause, packets in _outside(run).items():
+        if cause not in SLOW:
+            found[_words(cause), ANY] += packets
     found[EMULATION, ANY] += not_kept_up(run)
+
+
+def _outside(run: RunResult) -> Counter[str]:
+    """Returns what interfaces of switches and wires lost, by cause."""
+    found: Counter[str] = Counter()
+    wires = run["network"].get("wires")
+    for switch in (*(switch for _, switch in switches_of(run)), *([wires] if isinstance(wires, Mapping) else [])):
+        ports = switch.get("outside_drops")
+        for causes in ports.values() if isinstance(ports, Mapping) else ():
+            for cause, packets in causes.items() if isinstance(causes, Mapping) else ():
+                if is_number(packets) and packets > 0:
+                    found[str(cause)] += int(packets)
+    return found
 
 
 def not_kept_up(run: RunResult) -> int:
     """Returns how many frames were lost because this machine was too slow; above 0 the run means little."""
-    network = run["network"]
-    lost = network.get("backlog_drops")
-    total = int(lost) if is_number(lost) and lost > 0 else 0
-    wires = network.get("wires")
-    for switch in (*(switch for _, switch in switches_of(run)), *([wires] if isinstance(wires, Mapping) else [])):
-        ports = switch.get("outside_drops")
-        for causes in ports.values() if isinstance(ports, Mapping) else ():
-            for packets in causes.values() if isinstance(causes, Mapping) else ():
-                if is_number(packets) and packets > 0:
-                    total += int(packets)
-    return total
+    lost = run["network"].get("backlog_drops")
+    outside = _outside(run)
+    return (int(lost) if is_number(lost) and lost > 0 else 0) + sum(outside[cause] for cause in SLOW)
 
 
 def per_run(contender: Contender) -> dict[tuple[str, int], float]:

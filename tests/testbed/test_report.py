@@ -227,12 +227,12 @@ def test_drops_by_class_and_cause_are_the_counters_of_switches_and_hosts(experim
 def test_an_emulation_that_could_not_keep_up_is_told(tmp_path):
     results = make(tmp_path, candidates=CANDIDATES[3:9:5], seeds=(1, 2))
     switch, other = [run["network"] for run in runs_of(results, "powersgd")]
-    switch["switches"]["leaf0"]["outside_drops"]["2"] = {"arrivals": 30, "sent": 4}
+    switch["switches"]["leaf0"]["outside_drops"]["2"] = {"receive-buffer-full": 30, "interface-full": 4, "interface-down": 9}
     switch["switches"]["leaf1"]["fault"] = EVIL
     other["backlog_drops"] = 0
     kernel = runs_of(results, "dlcp-kernel")[0]
     kernel["network"].update(backlog_drops=5)
-    kernel["network"]["wires"]["outside_drops"]["0"] = {"arrivals": 2}
+    kernel["network"]["wires"]["outside_drops"]["0"] = {"receive-buffer-full": 2}
     kernel["events"][0]["error"] = "no such link"
     page = parse(write_report(results, tmp_path).read_text())
     found = gaps(page)
@@ -243,7 +243,7 @@ def test_an_emulation_that_could_not_keep_up_is_told(tmp_path):
     assert any(item.endswith("(1 times): leaf0 - spine1 loses 0.01: no such link") for item in found)
     lines = {(line[0], line[1]): line for line in rows(table(page, "drops"))}
     assert lines["powersgd", EMULATION][-1] == 17.0 and lines["dlcp-kernel", EMULATION][-1] == 3.5
-    assert lines["dlcp-kernel", "link loss"][-1] == 5.0
+    assert lines["dlcp-kernel", "link loss"][-1] == 5.0 and lines["powersgd", "interface down"][-1] == 4.5
 
 
 def test_drops_of_a_real_run_count_every_packet_once():
