@@ -222,6 +222,38 @@ def test_queues_and_classes_are_those_of_the_policy(kind, tmp_path, nothing_left
         assert [queue["enqueued"] for queue in port["queues"]][1:3] == [0, 0]
 
 
+@root
+def test_many_wires_share_several_processes(tmp_path, nothing_left):
+    topology = LeafSpine(leaves=2, spines=2, hosts_per_leaf=3, rate="10 Mbit/s", delay="1 ms").build()
+    with Lab(topology, target="bridge", run_dir=tmp_path / "run") as lab:
+        nothing_left(lab)
+        assert len(lab.plan.wires) == 10 and len(lab.hosts) == 6
+        last = topology.links[-1]
+        before = lab.statistics()["wires"][f"{last.a} - {last.b}"]
+        for link in topology.links:
+            if "spine" in link.a + link.b:
+                lab.link_loss(link.a, link.b, 1.0)
+        assert not reaches(lab, "h0", "h5") and reaches(lab, "h0", "h1")
+        for link in topology.links:
+            lab.link_loss(link.a, link.b, 0.0)
+        assert ping(lab, "h0", "h5", "-c", "5", "-i", "0.02")[1] >= 8, "four links there and back"
+        counted = lab.statistics()["wires"]
+        assert len(counted) == 10 and counted[f"{last.a} - {last.b}"].keys() == before.keys() == {"from_a", "from_b"}
+        lab.check()
+        name, pid = next((name, pid) for name, pid in lab._relays._nursery.pids.items())
+        Process.of(pid).signal(signal.SIGKILL)
+
+        def noticed():
+            try:
+                lab.check()
+            except LabError as error:
+                return "wires has ended with code -9" in str(error)
+            return False
+
+        until(noticed)
+        assert name == ".wires0"
+
+
 def test_bridges_know_one_way_to_every_host_and_spread_hosts_over_equal_ones():
     topology = LeafSpine(leaves=2, spines=4, hosts_per_leaf=16, rate="10 Mbit/s").build()
     used = set()
