@@ -76,6 +76,13 @@ exit codes: 0 done, 2 wrong usage or policy, 4 the transport or another rank fai
         metavar="FILE",
         help="over DLCP only: TOML file of classes, loss bounds and the rest ('dlcp policy init' writes one with all keys)",
     )
+    add(
+        "--backend",
+        choices=("gloo", "dlcp"),
+        default="gloo",
+        help="process group that DDP itself uses, and that carries gradients where --comm is gloo: dlcp sends them reliably over "
+        "DLCP, without a hook (default: %(default)s)",
+    )
     add("--algorithm", choices=("sharded", "ring"), default="sharded", help="over DLCP only (default: %(default)s)")
     add(
         "--faults",

@@ -209,11 +209,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.store is not None:
         place = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         store = dist.FileStore(str(options.store), place[1])  # type: ignore[attr-defined]
-        dist.init_process_group("gloo", store=store, rank=place[0], world_size=place[1])
+        dist.init_process_group(options.backend, store=store, rank=place[0], world_size=place[1])
     elif "RANK" in os.environ:
-        dist.init_process_group("gloo")
+        dist.init_process_group(options.backend)
     else:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        dist.init_process_group(options.backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     rank, world = dist.get_rank(), dist.get_world_size()
     try:
         Trainer(options, rank, world).run()

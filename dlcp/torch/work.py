@@ -110,12 +110,21 @@ class DLCPWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """Returns a future of the result's tensors; its callbacks may wait for other calls of the group."""
+        """Returns a future of the result's tensors; its callbacks may wait for other calls of the group.
+
+        Waiting for it raises ``RuntimeError`` with the name and the words of the error: torch's futures do not keep its type.
+        """
         with self._lock:
-            if self._future is not None:
-                return self._future
-            self._future = torch.futures.Future()
-        self._when_done(0)
+            if self._future is None:
+                self._ended: torch.futures.Future[None] = torch.futures.Future()
+                # An exception that is set on a future is a value to C++, and DDP crashes on it; one that a callback raises is
+                # an error there too.
+                self._future = self._ended.then(self._outcome)
+                begin = True
+            else:
+                begin = False
+        if begin:
+            self._when_done(0)
         return self._future
 
     def _when_done(self, index: int) -> None:
@@ -123,23 +132,17 @@ class DLCPWork(dist.Work):
         while index < len(self._operations) and self._operations[index].done():
             index += 1
         if index == len(self._operations):
-            self._complete()
+            self._ended.set_result(None)
             return
         proceed = partial(self._when_done, index + 1)
         self._operations[index].add_done_callback(lambda _: self._delivery.submit(proceed))
 
-    def _complete(self) -> None:
-        assert self._future is not None
-        try:
-            error = self.exception()
-            if error is None:
-                self._finish_once()
-        except Exception as failure:
-            error = failure
-        if error is None:
-            self._future.set_result(self._tensors)
-        else:
-            self._future.set_exception(error)  # type: ignore[arg-type]
+    def _outcome(self, ended: object) -> list[Tensor]:
+        error = self.exception()
+        if error is not None:
+            raise error
+        self._finish_once()
+        return self._tensors
 
     def _finish_once(self) -> None:
         with self._lock:
