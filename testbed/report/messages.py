@@ -71,8 +71,8 @@ def completion(view: View) -> Figure:
     drawings, more = _split(view, panels)
     caption = (
         "Share of messages that were acknowledged for good within a time from their submission. Each quantile is the median over "
-        "runs. The darker, the more urgent: the front layers, which the next forward pass needs first, have the highest class. "
-        "All panels have the same logarithmic axis."
+        "runs. The stronger the colour, the more urgent: the front layers, which the next forward pass needs first, have the "
+        "highest class. All panels have the same logarithmic axis."
     )
     legend = [Key(_class(name), f"k{_order(name)[0]}") for name in sorted(present, key=_order)]
     table = Table("Completion times of messages by class; counts are sums over runs.", _COLUMNS, cells)

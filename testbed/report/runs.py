@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from testbed.report.figure import Table, value
+from testbed.report.figure import Table, Value, value
 from testbed.report.markup import Content, Markup, element
 from testbed.report.numbers import NOTHING, count, duration, rate, seconds, share, size
 from testbed.report.records import is_number
@@ -69,8 +69,8 @@ def traffic(view: View) -> Table | None:
             lasted = None if run is None else run["training_s"]
             rows.append([contender.name, name, *_flows(flows, lasted)])
     columns = [
-        "Candidate", "Traffic", "Kind", "From", "To", "Flows", "Sent", "Arrived", "Mean rate", "Packets lost", "Mean delay",
-        "Longest delay", "Trouble",
+        "Candidate", "Traffic", "Kind", "From", "To", "Flows", "Sent", "Arrived", "Mean rate", "Packets lost", "Sent again",
+        "Mean delay", "Longest delay", "Trouble",
     ]  # fmt: skip
     words = "Cross traffic in the run nearest the median of each candidate; its mean rate is from the first step on."
     return Table(words, columns, rows) if rows else None
@@ -92,11 +92,17 @@ def _flows(flows: Sequence[Mapping[str, Any]], lasted: float | None) -> list[obj
         value(sent, size),
         value(arrived, size),
         value(8 * arrived / active if arrived is not None and active else None, rate),
-        value(lost / (packets + lost) if packets is not None and lost is not None and packets + lost else None, share),
-        value(delay / packets / 1e9 if delay is not None and packets else None, seconds),
-        value(max(known) / 1e9 if known else None, seconds),
+        # What only TCP or only datagrams have leaves no column where there is none of it.
+        _known(lost / (packets + lost) if packets is not None and lost is not None and packets + lost else None, share),
+        _known(_sum(flows, "sent", "retransmits"), count),
+        _known(delay / packets / 1e9 if delay is not None and packets else None, seconds),
+        _known(max(known) / 1e9 if known else None, seconds),
         element("span", "; ".join(errors[:3]), class_="failed") if errors else "",
     ]
+
+
+def _known(number: float | None, text: Callable[[float | None], str]) -> Value | str:
+    return "" if number is None else value(number, text)
 
 
 def _sum(flows: Sequence[Mapping[str, Any]], end: str, key: str) -> float | None:
