@@ -44,11 +44,17 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    # Blocking them would not do: the kernel would give them to another thread, and Python runs handlers in this one all the same.
+    waiting: list[int] = []
+    former = {number: signal.signal(number, lambda number, frame: waiting.append(number)) for number in ENDING}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+        for number, handler in former.items():
+            # None is a handler that was not set by Python.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
 
 
 __all__ = ["ENDING", "Ended", "uninterrupted", "unwinding"]

@@ -191,18 +191,18 @@ class IperfSink(Sink):
         End.__init__(self, flow, "sink")
         self.counts = {}  # until the server has ended
         self.port = flow["port"]
-        self._server = Iperf(server_command(address, self.port, SAMPLE_S))
+        self.server = Iperf(server_command(address, self.port, SAMPLE_S))
 
     def run(self, agent: Agent) -> None:
         """Waits for the server, and takes in what it prints at its end."""
-        self._server.wait()
-        counts, samples, self.error = summary(self._server.result())
+        self.server.wait()
+        counts, samples, self.error = summary(self.server.result())
         self.counts["bytes"] = counts["bytes"]
-        agent.note(self, self._server, samples)
+        agent.note(self, self.server, samples)
 
     def end(self) -> None:
         """Ends the server."""
-        self._server.stop()
+        self.server.stop()
 
 
 class IperfSource(Source):
@@ -276,9 +276,11 @@ class Agent:
         return {sink.flow["id"]: sink.port for sink in sinks}
 
     def connect(self, where: dict[str, list[Any]]) -> None:
-        """Connects the sources."""
+        """Connects the sources, and makes sure that iperf3's servers are there."""
         for end in self.ends:
-            if isinstance(end, Source):
+            if isinstance(end, IperfSink):
+                end.server.wait_until_listening(end.port)
+            elif isinstance(end, Source):
                 end.connect((where[end.flow["id"]][0], where[end.flow["id"]][1]))
 
     def go(self, beginning: int) -> None:

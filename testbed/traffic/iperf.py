@@ -7,12 +7,15 @@ import signal
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 from typing import IO, Any, Final
 
 COMMAND: Final = "iperf3"
 FIRST_PORT: Final = 5201
 _LONGEST_S: Final = 86_400
-_PATIENCE_S: Final = 5.0
+_PATIENCE_S: Final = 10.0
+_LISTENING: Final = "0A"
+"""State of a socket in ``/proc/net/tcp``."""
 
 
 def server_command(address: str, port: int, interval_s: float) -> list[str]:
@@ -44,6 +47,21 @@ class Iperf:
         self._output: IO[str] = tempfile.TemporaryFile("w+")
         self.started_ns = time.monotonic_ns()
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT)
+
+    def wait_until_listening(self, port: int) -> None:
+        """Waits until a server listens.
+
+        Raises:
+            OSError: It has ended instead, or takes too long.
+        """
+        ending, deadline = f":{port:04X}", time.monotonic() + _PATIENCE_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[1].endswith(ending) and fields[3] == _LISTENING:
+                    return
+            time.sleep(0.01)
+        raise OSError(f"{COMMAND} does not listen at port {port}")
 
     def wait(self) -> None:
         """Waits until it has ended."""
