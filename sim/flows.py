@@ -224,23 +224,27 @@ def path_mtu(topology: Topology, message: Message) -> int:
 
 
 def ideal_time(topology: Topology, message: Message, transport: Transport) -> int:
-    """Returns how long a message takes at least, alone in the network, in picoseconds: all packets at the rate of the narrowest
-    link of the best path, the last one through every link."""
+    """Returns how long a message takes alone in the network, sent without a pause over a shortest path, in picoseconds."""
     hosts = topology.graph.hosts
     if message.source == message.destination:
         return 0
-    source, destination = hosts[message.source], hosts[message.destination]
     payload = transport.payload_bytes(path_mtu(topology, message))
     overhead = transport.headers + ETHERNET_BYTES
     count = -(-message.size // payload)
-    sizes = [payload + overhead] * min(count - 1, 1)
-    last = max(message.size - (count - 1) * payload + overhead, CONTROL_BYTES)
-    path = next(iter(topology.routes.paths(source, destination)), ())
-    rate = max(topology.routes.path_capacity(source, destination), 1.0)
-    total = (count - 1) * (sizes[0] if sizes else 0) * 8 * PICOSECONDS / rate
+    tail = max(message.size - (count - 1) * payload + overhead, CONTROL_BYTES)
+    path = next(iter(topology.routes.paths(hosts[message.source], hosts[message.destination])), ())
+    bits = 8 * PICOSECONDS
+    first, slowest, last = 0.0, 0.0, 0.0
     for arc in path:
-        total += last * 8 * PICOSECONDS / arc.rate + int(topology.link(arc).delay)
-    return math.ceil(total)
+        # The full packets before the last one leave a link at the pace of the slowest so far; the last one follows them.
+        full = (payload + overhead) * bits / arc.rate
+        slowest = max(slowest, full)
+        first += full
+        before = first + (count - 2) * slowest if count > 1 else 0.0
+        delay = int(topology.link(arc).delay)
+        last = max(last, before) + tail * bits / arc.rate + delay
+        first += delay
+    return math.ceil(last)
 
 
 __all__ = ["CONTROL_BYTES", "KINDS", "SPRAYS", "Transport", "add_flows", "ideal_time", "path_mtu", "write_waits"]

@@ -137,7 +137,7 @@ class Simulation:
         """
         memory = self.memory
         end = MASK63 if until is None else until
-        while not self.finished:
+        while memory[H_OPEN]:
             planned = self._plan[0][0] if self._plan else MASK63
             memory[H_UNTIL] = min(end, planned)
             memory[H_BUDGET] = BUDGET[self.engine]
@@ -146,7 +146,7 @@ class Simulation:
                 memory.add_packets(max(memory.packets, RESERVE))
             elif verdict == MORE_EVENTS:
                 memory.add_events(memory.events)
-            elif self.finished:
+            elif memory[H_OPEN] == 0:
                 break
             elif memory[H_BUDGET] == 0:
                 if report is not None and report(self.progress()):

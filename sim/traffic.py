@@ -103,7 +103,7 @@ def ring(job: Job, size: int, ready: Ready, **fields: object) -> list[list[int]]
             length = size * (part + 1) // world - size * part // world
             sent.append(send(rank, (rank + 1) % world, length, before[rank], **fields))
         # What a rank sends next is what it has just received, in the first half reduced with its own.
-        before = [[sent[(rank - 1) % world], *(ready[rank] if step < world - 2 else ())] for rank in range(world)]
+        before = [[sent[(rank - 1) % world], *(ready[rank] if step < world - 1 else ())] for rank in range(world)]
     return before
 
 

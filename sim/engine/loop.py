@@ -199,10 +199,11 @@ def complete(m: Words, flow: int, now: int) -> None:
 
 def begin(m: Words, flow: int, start: int) -> None:
     """Enters the start of a flow, whose timer serves for that too."""
+    # A timer that is wanted at 0 is stopped: what starts at once starts a picosecond later.
+    start = start if start else 1
     st(m, flow + F_START, start)
     st(m, flow + F_TIMER + E_KIND, K_START)
-    # A timer that is wanted at 0 is stopped: what starts at once starts a picosecond later.
-    arm(m, flow + F_TIMER, start if start else 1)
+    arm(m, flow + F_TIMER, start)
 
 
 def ring(m: Words, timer: int, kind: int, now: int) -> None:

@@ -164,7 +164,7 @@ def test_the_same_seed_gives_the_same_and_another_another():
 )
 def test_no_packet_vanishes(transport, spray, loss, seed, flap):
     run = small(transport, spray=spray, loss=loss, seed=seed, size=30_000, changes=FLAP if flap else ())
-    done = run.run(until=10**12)
+    done = run.run(until=10**13)
     memory = run.memory
     if transport != "raw":
         assert done
