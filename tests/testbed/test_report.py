@@ -300,6 +300,104 @@ def test_the_first_sentence_says_what_came_out(experiment):
     assert any("dlcp-kernel (kernel), dlcp-bridge (bridge)" in item for item in gaps(page))
 
 
+# Drawings
+
+
+def scale(svg, axis):
+    """Returns what turns pixels of a drawing into values, from two of the axis's own labels."""
+    anchor, place = {"x": ("middle", "x"), "y": ("end", "y")}[axis]
+    ticks = [node for node in svg.all("text", class_="tick") if node["text-anchor"] == anchor]
+    shift = {"x": 0.0, "y": 4.0}[axis]
+    known = [
+        (float(node[place]) - shift, float(node.text.removesuffix(" %").replace(",", "")))
+        for node in ticks
+        if ":" not in node.text
+    ]
+    (p0, v0), (p1, v1) = known[0], known[-1]
+    for pixel, value in known:
+        assert value == pytest.approx(v0 + (pixel - p0) * (v1 - v0) / (p1 - p0), abs=2e-2 * abs(v1 - v0)), "ticks stand evenly"
+    return lambda pixel: v0 + (pixel - p0) * (v1 - v0) / (p1 - p0)
+
+
+def points(svg, style):
+    (curve,) = [node for node in svg.all("path", class_="curve") if style in node["class"].split()]
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", curve["d"])]
+
+
+def test_curves_are_where_their_data_are(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[3:6], seeds=(1,))
+    page = parse(write_report(results, tmp_path).read_text())
+    (svg,) = [each for each in figure(page, "accuracy").all("svg") if "data-marks" in each.attributes]
+    x, y = scale(svg, "x"), scale(svg, "y")
+    for run, style in zip(results["runs"], ("best", "s0", "s1"), strict=True):
+        drawn = [(x(a), y(b)) for a, b in points(svg, style)]
+        assert len(drawn) == len(run["evaluations"])
+        for (clock, accuracy), data in zip(drawn, run["evaluations"], strict=True):
+            assert clock == pytest.approx(data["clock_s"], abs=0.03) and accuracy == pytest.approx(
+                100 * data["accuracy"], abs=0.15
+            )
+        (flag,) = [node for group in svg.all("g", class_=style) for node in group.all("circle", class_="flag")]
+        assert x(float(flag["cx"])) == pytest.approx(run["time_to_accuracy_s"], abs=0.03)
+        assert y(float(flag["cy"])) == pytest.approx(90, abs=0.15)
+
+
+def test_rows_and_bars_are_as_long_as_they_say(experiment):
+    _, results, page = experiment
+    (svg,) = [each for each in figure(page, "ranking").all("svg") if "data-marks" in each.attributes]
+    x = scale(svg, "x")
+    groups = [each for each in svg.all("g") if each.all("circle", class_="flag")]
+    order = [line[0].removesuffix(YARDSTICK) for line in rows(table(page, "ranking"))]
+    for name, group in zip(order, groups, strict=True):
+        times = [run["time_to_accuracy_s"] for run in runs_of(results, name)]
+        drawn = sorted(x(float(node["cx"])) for node in group.all("circle", class_="run"))
+        assert drawn == [pytest.approx(time, abs=0.05) for time in sorted(times)]
+        (flag,) = group.all("circle", class_="flag")
+        assert x(float(flag["cx"])) == pytest.approx(statistics.median(times), abs=0.05)
+        (whisker,) = group.all("line", class_="whisker")
+        assert [x(float(whisker[end])) for end in ("x1", "x2")] == [
+            pytest.approx(end, abs=0.05) for end in (min(times), max(times))
+        ]
+    (svg,) = [each for each in figure(page, "drops").all("svg") if "data-marks" in each.attributes]
+    x, zero = scale(svg, "x"), scale(svg, "x")
+    drawn = Counter()
+    for bar in svg.all("rect", class_="fill"):
+        name, cause, _ = re.match(r"(.*?): (.*): ([\d,.]+)$", bar.text).groups()
+        drawn[name, cause] = x(float(bar["x"]) + float(bar["width"])) - zero(float(bar["x"]))
+    for line in rows(table(page, "drops")):
+        assert drawn[line[0], line[1]] == pytest.approx(line[-1], abs=8)
+
+
+def test_strips_are_dark_where_queues_are_long(experiment):
+    folder, results, page = experiment
+    drawings = [each for each in figure(page, "queues").all("svg") if "data-marks" in each.attributes]
+    found = 0
+    for svg in drawings:
+        name, seed = re.match(r"(.*), seed (\d)$", svg.all("title")[0].text).groups()
+        (run,) = [run for run in runs_of(results, name) if run["seed"] == int(seed)]
+        (trace,) = [each for each in run["traces"] if each["switch"] == "leaf0"]
+        number = next(number for number, peer in trace["ports"].items() if peer == "spine1")
+        samples = [json.loads(line) for line in (folder / trace["file"]).read_text().splitlines()]
+        depths = [(trace["start_s"] + each["t_us"] / 1e6, sum(each["ports"][number]["depth"])) for each in samples]
+        labels = [node for node in svg.all("text", class_="name") if node.text.endswith("leaf0 → spine1")]
+        top = float(labels[0]["y"]) - 13
+        track = svg.all("rect", class_="track")[0]
+        left, width, lasted = float(track["x"]), float(track["width"]), run["training_s"]
+        cells = [
+            (float(x), float(x) + float(w), int(path["class"][-1]))
+            for path in svg.all("path", class_="cell")
+            for x, y, w in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", path["d"])
+            if float(y) == top
+        ]
+        for time, depth in depths:
+            if 0 < time < lasted:
+                at = left + width * time / lasted
+                shades = [level for start, end, level in cells if start - 0.01 <= at <= end + 0.01]
+                # A cell has the largest of its samples.
+                assert max(shades, default=0) >= min(7, math.ceil(depth / 64 * 7 * 0.97) if depth else 0), (name, time, depth)
+                found += depth > 0
+    assert found > 50
+
+
 # Names from outside
 
 
