@@ -31,9 +31,10 @@ lint: venv ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy $(CODE)
 
-check-all: test ## everything a release needs: tests, a built package, the demo
+check-all: test ## everything a release needs: tests, a built package, ten million broken frames, the demo
 	@rm -rf build/dist && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/dist . && ls build/dist
 	@$(BIN)/python -m dlcp doctor
+	@$(BIN)/python -m tests.softswitch.fuzz --frames 1e7
 	@$(BIN)/python -m dlcp demo
 
 bench: venv ## dlcp against gloo over loopback, interleaved, without and with loss
