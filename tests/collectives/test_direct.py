@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from dlcp.collectives.direct import RETIRE_EVERY
 from dlcp.errors import MismatchError, OperationTimeoutError, PeerLostError
 from dlcp.policy import Policy
+from dlcp.transport.serial import MASK
 from dlcp.transport.virtual import Weather
 from tests.collectives.virtual_job import STRIDE, Job
 
@@ -158,3 +159,20 @@ def test_waiting_for_a_message_that_nobody_sends_ends(peer):
     job = Job(2, policies=Policy.from_dict({"timeouts": {"operation_s": 4}}))
     errors, seconds = job.errors([job.communicators[0].receive_async(np.ones(1), peer, 8)[0]])
     assert isinstance(errors[0], OperationTimeoutError) and "tag 8" in str(errors[0]) and seconds < 5
+
+
+def test_numbers_wrap_around():
+    job = Job(2, weather=Weather(drop=0.1, jitter_ns=1_000_000))
+    first = -(RETIRE_EVERY // 2) & MASK
+    job.nodes[0].mailbox._counts[1] = (first - 1) & MASK
+    source = job.nodes[1].mailbox._sources[0]
+    source.next, source.over = first, (first - 1) & MASK
+    for number in range(2 * RETIRE_EVERY):
+        out = np.empty(300)
+        pair = [
+            job.communicators[0].send_async(np.full(300, number), 1),
+            job.communicators[1].receive_async(out.view(np.int64), 0)[0],
+        ]
+        assert job.run(pair) and (out.view(np.int64) == number).all()
+    assert source.next == (first + 2 * RETIRE_EVERY) & MASK and not source.done
+    assert not job.errors(pair)[0][0]
