@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -101,7 +102,9 @@ class Run:
     def make(self) -> None:
         """Does it."""
         experiment, turn, stage = self._experiment, self._turn, self._watcher.stage
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.folder.exists():
+            shutil.rmtree(self.folder)  # of a first attempt
+        self.folder.mkdir(parents=True)
         lab = Lab(
             experiment.network,
             target=experiment.target_of(turn.candidate),

@@ -125,6 +125,16 @@ class Runner:
         write_results(self.results, self.folder)
 
     def _run(self, turn: Turn) -> RunResult:
+        result = self._try(turn)
+        if result["outcome"] == "failed" and all(rank["exit_code"] is None for rank in result["ranks"]):
+            # The network failed before there were ranks, which says nothing about the candidate; a busy machine does that.
+            self.results.setdefault("notes", []).append(
+                f"{turn.candidate.name}, seed {turn.seed}, tried again: {result['error']}"
+            )
+            return self._try(turn)
+        return result
+
+    def _try(self, turn: Turn) -> RunResult:
         run = Run(self.experiment, self.folder, turn, self._launcher, self._watcher, self._begin)
         try:
             run.make()

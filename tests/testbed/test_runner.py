@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dlcp.errors import ConfigError
 from testbed.catalogue import changed, load, possible, shipped
 from testbed.experiment import Experiment
-from testbed.lab.errors import HostLacks
+from testbed.lab.errors import HostLacks, LabError
+from testbed.lab.network import Lab
 from testbed.ranks.launch import ForkLauncher
 from testbed.results import Results, RunResult, read_results, write_results
 from testbed.runner import Runner, check, turns
@@ -111,6 +112,31 @@ def test_a_run_that_fails_does_not_end_the_experiment(tmp_path, state):
     assert results["complete"] and [run["outcome"] for run in results["runs"]] == ["failed", "failed"]
     assert all("5000 exceeds" in run["error"] for run in results["runs"])
     assert results["best_baseline"] is None and results["candidates"][0]["summary"]["failed"] == 1
+
+
+@pytest.mark.root
+def test_a_network_that_could_not_be_built_is_tried_once_more(tmp_path, state, monkeypatch):
+    built = []
+
+    class Flaky(Lab):
+        def __enter__(self):
+            built.append(self.run_dir)
+            if len(built) in (1, 3, 4):
+                (self.run_dir / "store").write_text("rubbish")
+                raise LabError("no luck")
+            return super().__enter__()
+
+    monkeypatch.setattr("testbed.run.Lab", Flaky)
+    plain = {
+        **SMALL,
+        "traffic": [],
+        "events": [],
+        "candidates": [{"name": "a", "comm": "gloo", "target": "bridge"}],
+        "repeats": 2,
+    }
+    results = Runner(Experiment.from_dict(plain), tmp_path, ForkLauncher(tmp_path)).run()
+    assert [(run["outcome"], run["error"]) for run in results["runs"]] == [("ok", ""), ("failed", "no luck")]
+    assert results["notes"] == [f"a, seed {seed}, tried again: no luck" for seed in (1, 2)] and len(built) == 4
 
 
 def test_the_sample_is_what_the_format_says():
