@@ -18,6 +18,7 @@ import dlcp
 from dlcp.cli.main import SUBCOMMANDS, available
 from dlcp.topology import Topology
 from dlcp.workload import Workload
+from sim.scenario import Scenario
 from testbed.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,7 +207,9 @@ def test_links_between_documents_lead_somewhere(path):
 
 @pytest.mark.parametrize("path", documents(), ids=identifier)
 def test_descriptions_in_documents_are_accepted(path):
-    described = {"topology.md": Topology, "workload.md": Workload, "testbed.md": Experiment}.get(path.name, dlcp.Policy)
+    described = {"topology.md": Topology, "workload.md": Workload, "testbed.md": Experiment, "simulator.md": Scenario}.get(
+        path.name, dlcp.Policy
+    )
     for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
         values = tomllib.loads(block)
         (Topology if "hosts" in values else described).from_dict(values, source=path.name)

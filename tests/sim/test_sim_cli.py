@@ -11,9 +11,10 @@ import pytest
 
 from dlcp.cli.main import main
 from dlcp.errors import ConfigError
+from dlcp.schema import names
 from sim.bench import measure
 from sim.results import MESSAGE_COLUMNS, PORT_COLUMNS
-from sim.scenario import Scenario
+from sim.scenario import Buffering, Carrier, Scenario, Traffic
 from sim.scenario_file import read
 from tests.conftest import ROOT
 
@@ -140,3 +141,22 @@ def test_the_bench_counts():
 def test_override_errors_name_the_option():
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         read(ROOT / "scenarios" / "ring-star.toml", ["=1"])
+
+
+def test_the_page_names_every_key_and_column():
+    page = (ROOT / "docs" / "simulator.md").read_text()
+    sections = {"transport": Carrier, "buffers": Buffering, "traffic": Traffic}
+    for key in names(Scenario):
+        for name in names(sections[key]) if key in sections else [key]:
+            assert f"{name}`" in page, name
+    for column in (*MESSAGE_COLUMNS, *PORT_COLUMNS):
+        assert f"`{column}`" in page, column
+
+
+def test_the_example_of_the_page_runs(monkeypatch, capsys):
+    page = (ROOT / "docs" / "simulator.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0].replace("incast(144, 32, 100_000)", "incast(144, 3, 3_000)")
+    code = code.replace("seed=1", 'seed=1, engine="python"')
+    monkeypatch.chdir(ROOT)
+    exec(compile(code, "simulator.md", "exec"), {})
+    assert 0 < float(capsys.readouterr().out) < 1
