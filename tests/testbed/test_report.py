@@ -21,6 +21,7 @@ from testbed.report.outcome import ladder
 from testbed.report.view import View
 from testbed.results import read_results, write_results
 from testbed.summary import summarize
+from tests.testbed import report_samples
 from tests.testbed.html_tree import headings, parse, rows
 from tests.testbed.report_samples import CANDIDATES, EVERY, STEPS, make
 
@@ -367,35 +368,34 @@ def test_rows_and_bars_are_as_long_as_they_say(experiment):
         assert drawn[line[0], line[1]] == pytest.approx(line[-1], abs=8)
 
 
-def test_strips_are_dark_where_queues_are_long(experiment):
-    folder, results, page = experiment
-    drawings = [each for each in figure(page, "queues").all("svg") if "data-marks" in each.attributes]
-    found = 0
-    for svg in drawings:
-        name, seed = re.match(r"(.*), seed (\d)$", svg.all("title")[0].text).groups()
-        (run,) = [run for run in runs_of(results, name) if run["seed"] == int(seed)]
-        (trace,) = [each for each in run["traces"] if each["switch"] == "leaf0"]
-        number = next(number for number, peer in trace["ports"].items() if peer == "spine1")
-        samples = [json.loads(line) for line in (folder / trace["file"]).read_text().splitlines()]
-        depths = [(trace["start_s"] + each["t_us"] / 1e6, sum(each["ports"][number]["depth"])) for each in samples]
-        labels = [node for node in svg.all("text", class_="name") if node.text.endswith("leaf0 → spine1")]
-        top = float(labels[0]["y"]) - 13
-        track = svg.all("rect", class_="track")[0]
-        left, width, lasted = float(track["x"]), float(track["width"]), run["training_s"]
-        cells = [
-            (float(x), float(x) + float(w), int(path["class"][-1]))
-            for path in svg.all("path", class_="cell")
-            for x, y, w in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", path["d"])
-            if float(y) == top
-        ]
-        for time, depth in depths:
-            if 0 < time < lasted:
-                at = left + width * time / lasted
-                shades = [level for start, end, level in cells if start - 0.01 <= at <= end + 0.01]
-                # A cell has the largest of its samples.
-                assert max(shades, default=0) >= min(7, math.ceil(depth / 64 * 7 * 0.97) if depth else 0), (name, time, depth)
-                found += depth > 0
-    assert found > 50
+def test_strips_are_dark_where_queues_are_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_samples, "INTERVAL", 0.02)
+    results = make(tmp_path, candidates=CANDIDATES[:1], seeds=(1,))
+    page = parse(write_report(results, tmp_path).read_text())
+    (svg,) = [each for each in figure(page, "queues").all("svg") if "data-marks" in each.attributes]
+    (run,) = results["runs"]
+    (trace,) = [each for each in run["traces"] if each["switch"] == "leaf0"]
+    number = next(number for number, peer in trace["ports"].items() if peer == "spine1")
+    cells, lasted = [[] for _ in range(240)], run["training_s"]
+    for text in (tmp_path / trace["file"]).read_text().splitlines():
+        sample = json.loads(text)
+        place = math.floor((trace["start_s"] + sample["t_us"] / 1e6) / lasted * 240)
+        if 0 <= place < 240:
+            cells[place].append(sum(sample["ports"][number]["depth"]))
+    assert max(map(len, cells)) > 3 and min(map(len, cells)) > 0
+    (label,) = [node for node in svg.all("text", class_="name") if node.text.endswith("leaf0 → spine1")]
+    track = svg.all("rect", class_="track")[0]
+    left, width = float(track["x"]), float(track["width"])
+    drawn = [
+        (float(x), float(x) + float(w), int(path["class"][-1]))
+        for path in svg.all("path", class_="cell")
+        for x, y, w in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", path["d"])
+        if float(y) == float(label["y"]) - 13
+    ]
+    for place, depths in enumerate(cells):
+        middle = left + width * (place + 0.5) / 240
+        shades = [level for start, end, level in drawn if start < middle < end]
+        assert shades == ([math.ceil(max(depths) / 64 * 7)] if max(depths) else [])
 
 
 # Names from outside
@@ -467,6 +467,20 @@ def test_runs_that_failed_are_named_with_what_they_said(tmp_path):
     assert (reached["dlcp-loss"], reached["dlcp-reliable"]) == (2, 0)
     # Where a rung has no time to accuracy, times of steps are compared.
     assert "median time of a step" in figure(page, "gains").text.lower()
+
+
+def test_runs_that_the_user_interrupted_do_not_count(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[3:6], seeds=(1, 2, 3))
+    last = runs_of(results, "dlcp-loss")[-1]
+    last.update(outcome="interrupted", error="the experiment was interrupted", time_to_accuracy_s=None)
+    summarize(results)
+    page = parse(write_report(results, tmp_path).read_text())
+    others = runs_of(results, "dlcp-loss")[:2]
+    steps = {line[0]: line for line in rows(table(page, "steps"))}
+    assert steps["dlcp-loss"][1] == statistics.mean(run["step_s"]["p50_s"] for run in others)
+    assert steps["dlcp-loss"][-1] == sum(run["step_s"]["count"] for run in others)
+    times = column(table(page, "ranking"), "Time to accuracy")
+    assert times["dlcp-loss"] == statistics.mean(run["time_to_accuracy_s"] for run in others)
 
 
 def test_files_that_are_missing_or_cut_short_are_named(tmp_path):
@@ -560,6 +574,9 @@ def test_experiments_are_compared(tmp_path):
         results = read_results(tmp_path / line[0])
         assert line[2] == results["best_baseline"]
         assert line[3] == next(each["summary"]["speedup"] for each in results["candidates"] if each["name"] == line[1])
+        ours, theirs = [runs_of(results, name) for name in (line[1], results["best_baseline"])]
+        pairs = [b["time_to_accuracy_s"] / a["time_to_accuracy_s"] for a, b in zip(ours, theirs, strict=True)]
+        assert line[4] == pytest.approx(statistics.median(pairs))
     assert len(rows(table(page, "time"))) == 10
     assert len(markdown(read_results(folders[0])).splitlines()) == 2 + 6
 
