@@ -40,7 +40,7 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor], float], Optimizer]] = {
     "sgd": lambda parameters, rate: SGD(parameters, lr=rate, momentum=0.9),
     "adamw": lambda parameters, rate: AdamW(parameters, lr=rate),
 }
-METHODS = ("bsp", "base-k(2)", "1 slow rank", "gradients only")
+METHODS = ("bsp", "base-k(2)", "base-k(2), moments too", "1 slow rank", "gradients only")
 
 
 def rate_of(task: str, optimizer: str, method: str, world: int) -> float:
@@ -110,7 +110,11 @@ class Run:
                 self.optimizer.step()
                 return
             self.optimizer.step()
-            for stack in self.stacks.values():
+            stacks = list(self.stacks.values())
+            if self.method.endswith("moments too"):
+                state = [value for stack in self.stacks.values() for value in self.optimizer.state[stack].values()]
+                stacks += [value for value in state if value.dim() and value.shape[0] == self.world]
+            for stack in stacks:
                 stack.copy_((matrix @ stack.view(self.world, -1)).view(stack.shape))
 
     @torch.no_grad()
@@ -132,6 +136,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--worlds", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--tasks", nargs="+", default=["digits", "charlm"])
+    parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -141,11 +147,11 @@ def main() -> None:
     for task in options.tasks:
         data = load_digits() if task == "digits" else load_text(60_000, 32)
         epochs = 15 if task == "digits" else 8
-        for optimizer in OPTIMIZERS:
+        for optimizer in options.optimizers:
             for world in options.worlds:
                 print(f"\n| {task}, {optimizer}, {world} ranks | accuracy, mean ± sd | lowest to highest | apart |", flush=True)
                 print("|---|---|---|---|")
-                for method in METHODS:
+                for method in options.methods:
                     found = []
                     begin = time.perf_counter()
                     for seed in range(options.seeds):
