@@ -13,7 +13,7 @@ from dlcp.transport.virtual import Weather
 from tests.collectives.virtual_job import STRIDE, Job
 
 WEATHERS = (Weather(), Weather(jitter_ns=2_000_000), Weather(drop=0.1, jitter_ns=300_000, duplicate=0.1), Weather(drop=0.3))
-FEW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=40)
+FEW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=25)
 
 
 def block(seed, size):

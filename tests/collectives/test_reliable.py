@@ -13,7 +13,7 @@ from dlcp.transport.virtual import Weather
 from tests.collectives.virtual_job import SECOND, STRIDE, Job
 
 WEATHERS = (Weather(), Weather(jitter_ns=2_000_000), Weather(drop=0.1, jitter_ns=300_000, duplicate=0.05), Weather(drop=0.3))
-FEW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=30)
+FEW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=20)
 WORDS = {"mean": "mean", "sum": "sum", "min": "min", "max": "max", "product": "prod"}
 
 # Whatever may be lost elsewhere, and however numbers travel there, none of it may show here.

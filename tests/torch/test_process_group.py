@@ -408,6 +408,15 @@ def test_nothing_waits_longer_than_the_groups_timeout(seconds):
     assert times.peer_s <= max(timeout.total_seconds(), 0.21)
 
 
+def test_a_group_binds_the_address_that_the_environment_names(tmp_path, monkeypatch):
+    monkeypatch.setenv("DLCP_HOST", "127.0.0.5")
+    dist.init_process_group("dlcp", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        assert dist.group.WORLD.communicator.address[0] == "127.0.0.5"
+    finally:
+        dist.destroy_process_group()
+
+
 def test_other_options_are_refused(tmp_path):
     with pytest.raises(TypeError, match="ProcessGroupOptions"):
         dist.init_process_group(
