@@ -19,10 +19,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine import agenda, dlcp_receive, dlcp_rules, dlcp_send, dlcp_window, hosts, loop, ports, routing, window, words
+from sim.engine import agenda, dlcp_receive, dlcp_rules, dlcp_send, dlcp_window, hosts, loop, ndp, ports, routing, window, words
 from sim.errors import MissingPackage
 
-MODULES: Final = (words, agenda, ports, routing, window, dlcp_rules, dlcp_window, dlcp_send, hosts, dlcp_receive, loop)
+MODULES: Final = (words, agenda, ports, routing, window, ndp, dlcp_rules, dlcp_window, dlcp_send, hosts, dlcp_receive, loop)
 """The engine, each module after those that it uses."""
 
 _PRIMITIVES: Final = ("ld", "st", "lowest", "highest")

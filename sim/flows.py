@@ -24,6 +24,7 @@ from sim.engine.layout import (
     F_ARC,
     F_BACK,
     F_CLASS,
+    F_CREDIT,
     F_DUPS,
     F_EDGE_COUNT,
     F_EDGES,
@@ -51,6 +52,7 @@ from sim.engine.layout import (
     F_WORDS,
     K_START,
     KEPT,
+    NDP,
     RAW,
     SPRAY_HASH,
     SPRAY_LEAST,
@@ -65,7 +67,7 @@ from sim.engine.words import mix
 from sim.messages import Message
 from sim.network import ETHERNET_BYTES, PICOSECONDS, Network
 
-KINDS: Final = {"raw": RAW, "tcp": TCP, "cubic": CUBIC, "dctcp": DCTCP, "dlcp": DLCP}
+KINDS: Final = {"raw": RAW, "tcp": TCP, "cubic": CUBIC, "dctcp": DCTCP, "dlcp": DLCP, "ndp": NDP}
 SPRAYS: Final = {"hash": SPRAY_HASH, "round-robin": SPRAY_TURN, "random": SPRAY_RANDOM, "least-queue": SPRAY_LEAST}
 
 TCP_HEADERS: Final = 40
@@ -80,7 +82,7 @@ class Transport:
     """A transport and its settings; the defaults are usual ones in data centres.
 
     Attributes:
-        name: ``raw`` (datagrams, nothing is sent again), ``tcp`` (Reno with SACK), ``cubic``, ``dctcp`` or ``dlcp``.
+        name: ``raw`` (datagrams, nothing is sent again), ``tcp`` (Reno with SACK), ``cubic``, ``dctcp``, ``ndp`` or ``dlcp``.
         spray: How its packets spread over paths: ``hash``, ``round-robin``, ``random``, ``least-queue``.
         initial_window: Packets.
         largest_window: Packets.
@@ -173,7 +175,8 @@ def _write_packets(network: Network, at: int, message: Message, transport: Trans
     memory[at + F_TAIL] = max(message.size - (count - 1) * payload + overhead, CONTROL_BYTES)
     memory[at + F_CLASS] = priority = message.priority if transport.trust_class or transport.name == "dlcp" else 0
     ecn = ECT if transport.name == "dctcp" else 0
-    memory[at + F_FLAGS] = priority | KEPT | ecn | SPRAYS[transport.spray] << SPRAY_SHIFT
+    kept = 0 if transport.name == "ndp" else KEPT
+    memory[at + F_FLAGS] = priority | kept | ecn | SPRAYS[transport.spray] << SPRAY_SHIFT
     return count
 
 
@@ -188,6 +191,7 @@ def _write_window(network: Network, at: int, transport: Transport, packets: int)
     memory[at + F_GAIN] = round(transport.gain * ALPHA_ONE)
     memory[at + F_RTO] = transport.least_timeout
     memory[at + F_DUPS] = transport.reordering
+    memory[at + F_CREDIT] = transport.initial_window
 
 
 def write_waits(network: Network, flows: Sequence[int], messages: Sequence[Message]) -> None:

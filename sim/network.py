@@ -30,9 +30,12 @@ from sim.engine.layout import (
     G_COUNT,
     K_ARRIVE,
     K_FREE,
+    K_PULL,
     N_ALPHA,
     N_CLASS,
     N_LAST,
+    N_PULL,
+    N_PULL_GAP,
     N_ROOM,
     N_ROUTES,
     N_SALT,
@@ -102,6 +105,11 @@ class Network:
         self.arcs = [memory.take(A_WORDS) for _ in graph.arcs]
         for arc in graph.arcs:
             self._write_arc(arc, policy)
+        for name in graph.hosts:
+            node = self.nodes[name]
+            memory[node + N_PULL + E_KIND] = K_PULL
+            largest = max((topology.link(arc).mtu for arc in graph.leaving(name)), default=1500)
+            memory[node + N_PULL_GAP] = 8 * PICOSECONDS * (largest + ETHERNET_BYTES) // max(int(topology.nics[name]), 1) + 1
         self._classify()
         buffers = buffers or Buffers()
         for name in graph.switches:

@@ -32,14 +32,14 @@ class Carrier:
     name: str = setting(
         Choice(tuple(KINDS)),
         default="dlcp",
-        doc="dlcp; tcp (Reno with SACK), cubic, dctcp; or raw datagrams, of which nothing is sent again.",
+        doc="dlcp; tcp (Reno with SACK), cubic, dctcp; ndp; or raw datagrams, of which nothing is sent again.",
     )
     spray: str = setting(
         Choice(("auto", *SPRAYS)),
         default="auto",
-        doc="How packets spread over equal paths; auto is the policy's for dlcp, hash for all others.",
+        doc="How packets spread over equal paths; auto is the policy's for dlcp, in turn for ndp, else by hash.",
     )
-    initial_window: int = setting(Integer(1, 65_535, "packets"), default=10, doc="First window of TCP and DCTCP.")
+    initial_window: int = setting(Integer(1, 65_535, "packets"), default=10, doc="First window of TCP, DCTCP and NDP.")
     reordering: int = setting(
         Integer(1, 65_535, "packets"), default=3, doc="By how many packets TCP lets one be passed over before it counts as lost."
     )
@@ -133,7 +133,7 @@ class Scenario(Document):
         topology = Topology.from_toml(folder / self.topology)
         policy = Policy.from_toml(folder / self.policy) if self.policy else Policy()
         chosen = self.transport
-        automatic = policy.switch.spray if chosen.name == "dlcp" else "hash"
+        automatic = {"dlcp": policy.switch.spray, "ndp": "round-robin"}.get(chosen.name, "hash")
         transport = Transport(
             chosen.name,
             spray=automatic if chosen.spray == "auto" else chosen.spray,

@@ -31,11 +31,13 @@ from sim.engine.layout import (
     F_KIND,
     F_LISTED,
     F_NEXT,
+    NDP,
     P_FLAGS,
     Q_COUNT,
     R_FLOWS,
     RAW,
 )
+from sim.engine.ndp import take_ndp
 from sim.engine.ports import admit, first_waiting, lose, transmit, wait_for
 from sim.engine.window import take_raw, take_window
 from sim.engine.words import MASK32, Words, highest, ld, st
@@ -48,6 +50,8 @@ def take(m: Words, flow: int, now: int) -> int:
         return take_dlcp(m, flow, now)
     if kind == RAW:
         return take_raw(m, flow, now)
+    if kind == NDP:
+        return take_ndp(m, flow, now)
     return take_window(m, flow, now)
 
 

@@ -58,6 +58,7 @@ K_COMPLETE: Final = 5
 K_FEEDBACK: Final = 6
 K_PING: Final = 7
 K_PACE: Final = 8
+K_PULL: Final = 9
 
 # Heap entry
 HEAP_WORDS: Final = 3
@@ -113,7 +114,10 @@ N_ROOM: Final = 4
 N_USED: Final = 5
 N_ALPHA: Final = 6
 N_SALT: Final = 7
-N_WORDS: Final = 8
+N_PULL: Final = 8
+N_PULL_RING: Final = 12
+N_PULL_GAP: Final = 13
+N_WORDS: Final = 16
 
 # Group of next hops
 G_COUNT: Final = 0
@@ -155,6 +159,7 @@ FEEDBACK: Final = 3
 STATUS: Final = 4
 STOP: Final = 5
 PING: Final = 6
+PULL: Final = 7
 
 # Flow: one message with its sender and its receiver
 F_TIMER: Final = 0
@@ -213,7 +218,10 @@ F_GREATEST: Final = 54
 F_EPOCH: Final = 55
 F_TOP: Final = 56
 F_ORIGIN: Final = 57
-F_WORDS: Final = 60
+F_CREDIT: Final = 58
+F_PULLS: Final = 59
+F_PULL_NEXT: Final = 60
+F_WORDS: Final = 64
 
 # of DLCP
 D_COMPLETE: Final = 32
@@ -326,6 +334,7 @@ TCP: Final = 1
 DCTCP: Final = 2
 CUBIC: Final = 3
 DLCP: Final = 4
+NDP: Final = 5
 
 # Verdicts of run()
 PAUSED: Final = 0

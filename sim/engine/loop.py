@@ -48,6 +48,7 @@ from sim.engine.layout import (
     K_COMPLETE,
     K_FEEDBACK,
     K_FREE,
+    K_PACE,
     K_PING,
     K_PROBE,
     K_START,
@@ -55,7 +56,9 @@ from sim.engine.layout import (
     KIND_SHIFT,
     MORE_EVENTS,
     MORE_PACKETS,
+    N_PULL,
     N_SWITCH,
+    NDP,
     P_EXTRA,
     P_FLAGS,
     P_FLOW,
@@ -64,6 +67,7 @@ from sim.engine.layout import (
     PAUSED,
     PING,
     PROBE,
+    PULL,
     QUIET,
     R_FEEDBACK,
     R_PACE,
@@ -74,6 +78,7 @@ from sim.engine.layout import (
     RESERVE,
     STATUS,
 )
+from sim.engine.ndp import next_pull, on_answer, on_ndp_timeout, on_pull, pull_arc, want_pull
 from sim.engine.ports import arrived, give_packet, lose, offer, serve
 from sim.engine.routing import route
 from sim.engine.window import on_ack, on_data, on_timeout, to_ack
@@ -131,15 +136,25 @@ def arrive(m: Words, arc: int, now: int) -> None:
         return
     flow = ld(m, packet + P_FLOW)
     kind = (flags >> KIND_SHIFT) & 7
-    if kind > ACK or ld(m, flow + F_KIND) == DLCP:
+    transport = ld(m, flow + F_KIND)
+    if kind == PULL:
+        on_pull(m, flow, packet)
+        enlist(m, flow, now)
+        return
+    if kind > ACK or transport == DLCP:
         arrive_dlcp(m, flow, kind, packet, now)
         return
     if kind == ACK:
-        on_ack(m, flow, packet, now)
+        if transport == NDP:
+            on_answer(m, flow, packet, now)
+        else:
+            on_ack(m, flow, packet, now)
         enlist(m, flow, now)
         return
     done = on_data(m, flow, packet)
-    if ld(m, flow + F_KIND) == RAW:
+    if transport == NDP:
+        want_pull(m, flow, now)
+    if transport == RAW:
         give_packet(m, packet)
     else:
         to_ack(m, flow, packet)
@@ -220,7 +235,10 @@ def ring(m: Words, timer: int, kind: int, now: int) -> None:
         else:
             enlist(m, flow, now)
     elif kind == K_WINDOW:
-        on_timeout(m, timer - F_TIMER, now)
+        if ld(m, timer - F_TIMER + F_KIND) == NDP:
+            on_ndp_timeout(m, timer - F_TIMER)
+        else:
+            on_timeout(m, timer - F_TIMER, now)
         enlist(m, timer - F_TIMER, now)
     elif kind == K_PROBE:
         if on_probe_timer(m, timer - F_TIMER):
@@ -237,8 +255,12 @@ def ring(m: Words, timer: int, kind: int, now: int) -> None:
             st(m, pair + R_UNANSWERED, unanswered)
             send_pings(m, pair, now)
             arm(m, timer, now + probe_timeout(m, pair, unanswered))
-    else:
+    elif kind == K_PACE:
         rouse_pair(m, timer - R_PACE, now)
+    else:
+        packet = next_pull(m, timer - N_PULL, now)
+        if packet:
+            send_control(m, pull_arc(m, packet), packet, now)
 
 
 __all__ = ["begin", "complete", "run"]

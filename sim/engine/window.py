@@ -14,7 +14,9 @@ from sim.engine.layout import (
     ACK,
     AGAIN,
     CE,
+    CLASS_MASK,
     CUBIC,
+    CUT,
     DATA,
     DCTCP,
     ECT,
@@ -60,6 +62,7 @@ from sim.engine.layout import (
     H_CONTROL_BYTES,
     KEPT,
     KIND_SHIFT,
+    NDP,
     P_FLAGS,
     P_FLOW,
     P_SENT,
@@ -139,7 +142,9 @@ def retry_time(m: Words, flow: int) -> int:
 
 
 def on_data(m: Words, flow: int, packet: int) -> int:
-    """Takes a packet in at the receiver; returns 1 if it was the last one missing."""
+    """Takes a packet in at the receiver, unless it was trimmed; returns 1 if it was the last one missing."""
+    if ld(m, packet + P_FLAGS) & CUT:
+        return 0
     index = ld(m, packet + P_SEQ)
     done = 0
     got = ld(m, flow + F_GOT)
@@ -156,7 +161,9 @@ def to_ack(m: Words, flow: int, packet: int) -> None:
     flags = ld(m, packet + P_FLAGS)
     if flags & CE:
         st(m, flow + F_MARKS, ld(m, flow + F_MARKS) + 1)
-    flags = (ld(m, flow + F_FLAGS) & ~ECT) | (flags & CE) | KEPT | (ACK << KIND_SHIFT)
+    flags = (ld(m, flow + F_FLAGS) & ~ECT) | (flags & (CE | CUT)) | KEPT | (ACK << KIND_SHIFT)
+    if ld(m, flow + F_KIND) == NDP:
+        flags |= CLASS_MASK
     st(m, packet + P_FLAGS, flags | (ld(m, H_CONTROL_BYTES) << SIZE_SHIFT))
     st(m, packet + P_TO, ld(m, flow + F_FROM))
 

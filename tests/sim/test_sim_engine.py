@@ -132,7 +132,14 @@ def small(transport="dctcp", *, engine="python", spray="hash", size=60_000, seed
 FLAP = [Change(4 * 10**6, 6, up=False), Change(9 * 10**6, 6, up=True), Change(5 * 10**6, 0, rate=10**10, loss=0.02)]
 
 
-KINDS = (("dctcp", "hash"), ("tcp", "random"), ("cubic", "round-robin"), ("raw", "least-queue"), ("dlcp", "round-robin"))
+KINDS = (
+    ("dctcp", "hash"),
+    ("tcp", "random"),
+    ("cubic", "round-robin"),
+    ("raw", "least-queue"),
+    ("dlcp", "round-robin"),
+    ("ndp", "random"),
+)
 
 
 def test_python_and_machine_give_the_same_memory():
@@ -156,7 +163,7 @@ def test_the_same_seed_gives_the_same_and_another_another():
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.sampled_from(["dctcp", "tcp", "cubic", "raw", "dlcp"]),
+    st.sampled_from(["dctcp", "tcp", "cubic", "raw", "dlcp", "ndp"]),
     st.sampled_from(["hash", "random", "round-robin", "least-queue"]),
     st.sampled_from([0.0, 0.01, 0.1]),
     st.integers(0, 9),

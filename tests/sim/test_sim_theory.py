@@ -8,7 +8,7 @@ import pytest
 from dlcp.policy import Policy
 from dlcp.topology import Host, LeafSpine, Link, Star, Switch, Topology
 from dlcp.units import Buffer, Delay, Rate
-from sim.engine.layout import A_MARKED, A_PACKETS, A_WAIT, A_WAITED, F_END, F_LOST, F_RESENT, F_START
+from sim.engine.layout import A_MARKED, A_PACKETS, A_WAIT, A_WAITED, F_CUTS, F_END, F_LOST, F_RESENT, F_START
 from sim.flows import Transport, ideal_time
 from sim.messages import Message
 from sim.simulation import Simulation
@@ -129,3 +129,22 @@ def test_a_sprayed_permutation_is_almost_ideal():
     assert run.run()
     for took, message in zip(times(run), messages, strict=True):
         assert 1 <= took / ideal_time(shape, message, transport) < 1.4
+
+
+def test_an_incast_of_ndp_loses_nothing_and_hardly_waits():
+    shape = Star(hosts=17, rate=GBPS, delay=Delay(US), buffer=Buffer(64, "packets")).build()
+    policy = Policy.from_dict({"switch": {"drop_share": 0.125, "mark_share": 1.0}})
+    size = 69 * 1460
+    run = Simulation(shape, incast(17, 16, size), Transport("ndp", spray="round-robin"), policy, engine="python")
+    assert run.run()
+    cut, again, lost = (sum(run.memory[flow + what] for flow in run.flows) for what in (F_CUTS, F_RESENT, F_LOST))
+    assert cut == again > 0 == lost
+    assert 1 < max(times(run)) / (16 * 69 * 1514 * 80) < 1.1
+
+
+@pytest.mark.parametrize("overload", ["trim", "drop"])
+def test_ndp_recovers_from_what_no_header_tells_of(overload):
+    shape = Star(hosts=5, rate=GBPS, loss=0.02, buffer=Buffer(16, "packets")).build()
+    policy = Policy.from_dict({"switch": {"overload": overload}})
+    run = Simulation(shape, incast(5, 4, 100_000), Transport("ndp", spray="round-robin"), policy, engine="python")
+    assert run.run(until=10**13)
