@@ -10,6 +10,7 @@ import dlcp.torch
 from dlcp.policy import Policy
 from tests.torch.groups import run_group
 from tests.torch.ranks import run_ranks
+from tests.torch.test_train_example import RELIABLE, trained
 
 
 def net():
@@ -66,6 +67,15 @@ def test_ddp_trains_as_over_gloo_whatever_the_hook():
     for name in ours[0]:
         assert (ours[0][name] == ours[1][name]).all(), "replicas are equal"
         torch.testing.assert_close(ours[0][name], theirs[0].get(name, theirs[0]["none"]), rtol=1e-3, atol=1e-4)
+
+
+def test_the_training_script_ends_with_the_same_bits_as_over_gloo(tmp_path):
+    """PowerSGD's callbacks wait for further all-reduces; the pipelined optimizer brings a communicator of its own."""
+    (tmp_path / "policy.toml").write_text(RELIABLE)
+    common = ["--width", "8", "--batch-size", "64", "--epochs", "1", "--comm"]
+    pipelined = [*common, "pipelined", "--policy", str(tmp_path / "policy.toml")]
+    assert run_group(trained, [*common, "powersgd"]) == run_ranks(trained, [*common, "powersgd"])
+    assert len({*run_group(trained, [*common, "gloo"]), *run_group(trained, pipelined)}) == 1
 
 
 def _fsdp(rank, world):
