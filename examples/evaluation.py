@@ -84,6 +84,9 @@ class Watch:
         if self._every is None or done == self._evaluated or not (last or done % self._every == 0):
             return
         self._evaluated = done
+        if isinstance(self._carrier.optimizer, PipelinedOptimizer):
+            # What is still under way belongs to the steps that are done, and so does what of it gets lost.
+            self._carrier.optimizer.drain()
         if self._carrier.state is not None:
             mass = self._carrier.state.residuals.mass()
             report.write("residual", step=done, clock_s=self.clock(), l1=mass.l1, elements=mass.elements)
@@ -94,8 +97,6 @@ class Watch:
         carrier = self._carrier
         if carrier.state is None and carrier.replicas_differ:
             dist.barrier()
-        elif isinstance(carrier.optimizer, PipelinedOptimizer):
-            carrier.optimizer.drain()  # what is still under way belongs to the steps that are done
         clock, begin = self.clock(), time.monotonic()
         averager = carrier.averager
         with averager.consensus_model() if averager is not None else nullcontext():

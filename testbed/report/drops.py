@@ -93,6 +93,12 @@ def _by_queue(port: Mapping[str, Any]) -> Counter[int]:
         if isinstance(queue, Mapping) and is_number(queue.get("dropped")):
             priority = queue.get("priority", place)
             found[priority if isinstance(priority, int) and 0 <= priority < CLASSES else ANY] += int(queue["dropped"])
+    if not sum(found.values()):
+        # The kernel's classifier counts by class what its queues dropped.
+        classes = port.get("classes")
+        for place, counts in enumerate(classes[:CLASSES] if isinstance(classes, list) else ()):
+            if isinstance(counts, Mapping) and is_number(counts.get("dropped")):
+                found[place] += int(counts["dropped"])
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from testbed.report.axes import time_axis
-from testbed.report.figure import Drawing, Figure, Key, Table, Value, value
+from testbed.report.figure import Drawing, Figure, Key, Table, spread, value
 from testbed.report.grids import LEVELS, Matrix, Strip, Strips
 from testbed.report.numbers import Spread, count, number, quantile, rate, share
 from testbed.report.records import PortTrace, is_number
@@ -110,8 +110,7 @@ def utilisation(view: View) -> Figure:
             found = means[contender.name].get(port)
             if found is not None:
                 busy, sent, bits = found
-                spread = Value(busy.median, f"{share(busy.median)} ({share(busy.low)} … {share(busy.high)})")
-                cells.append([port[0], contender.name, spread, value(sent, rate), value(bits, rate)])
+                cells.append([port[0], contender.name, spread(busy, share), value(sent, rate), value(bits, rate)])
     columns = ["Port", "Candidate", "Mean utilisation", "Sent", "Rate of the link"]
     table = Table("Utilisation of links: median over runs, and the range.", columns, cells)
     legend = _shades(1.0, lambda v: share(v, 0))

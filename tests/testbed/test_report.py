@@ -247,6 +247,23 @@ def test_an_emulation_that_could_not_keep_up_is_told(tmp_path):
     assert lines["dlcp-kernel", "link loss"][-1] == 5.0 and lines["powersgd", "interface down"][-1] == 4.5
 
 
+def test_drops_of_kernel_switches_have_the_classes_of_their_classifier(tmp_path):
+    (run,) = make(tmp_path, candidates=CANDIDATES[8:9], seeds=(1,))["runs"]
+    run["network"]["switches"] = {
+        "s0": {
+            "ports": {
+                "1": {
+                    "drops": {"queue-full": 14},
+                    "queues": [{"priority": place, "dropped": 0} for place in range(8)],
+                    "classes": [{"packets": 50, "bytes": 5000, "dropped": place, "marked": 0} for place in range(4)],
+                }
+            }
+        }
+    }
+    found = {key: packets for key, packets in dropped(run).items() if key[0] == "queue full"}
+    assert found == {("queue full", 1): 1, ("queue full", 2): 2, ("queue full", 3): 3, ("queue full", ANY): 8}
+
+
 def test_drops_of_a_real_run_count_every_packet_once():
     results = read_results(SAMPLE)
     for run in results["runs"]:
