@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 from dlcp.topology import Star
+from dlcp.units import Delay, Rate
 from testbed.lab.network import Lab
 from testbed.lab.signals import Ended, unwinding
 
-topology = Star(hosts=2, rate="50 Mbit/s", delay="1 ms").build()
+topology = Star(hosts=2, rate=Rate.parse("50 Mbit/s"), delay=Delay.parse("1 ms")).build()
 print("begin", flush=True)
 try:
     with unwinding(), Lab(topology, target=sys.argv[1], run_dir=Path(sys.argv[2])) as lab:

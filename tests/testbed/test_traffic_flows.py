@@ -14,7 +14,7 @@ from testbed.traffic.iperf import client_command, server_command, summary
 from testbed.traffic.pacing import FRAME_OVERHEAD, Pacer
 
 MS = 1_000_000
-TOPOLOGY = Star(hosts=4, rate="50 Mbit/s").build()
+TOPOLOGY = Star(hosts=4, rate=Rate.parse("50 Mbit/s")).build()
 
 
 def traffic(kind="tcp", **how):

@@ -326,7 +326,7 @@ UNSUPPORTED = {
     "split_group": lambda g: g.split_group([0]),
     "merge_remote_group": lambda g: g.merge_remote_group(None, 2),
     "set_timeout": lambda g: g.set_timeout(timedelta(seconds=1)),
-    "PREMUL_SUM": lambda g: dist.all_reduce(torch.ones(1), dist._make_nccl_premul_sum(2.0)),
+    "PREMUL_SUM": lambda g: dist.all_reduce(torch.ones(1), vars(dist)["_make_nccl_premul_sum"](2.0)),
     "_register_on_completion_hook": lambda g: g._register_on_completion_hook(print),
 }
 

@@ -11,8 +11,9 @@ import torch
 
 from examples.data import SYMBOLS, encode, load_digits, load_text
 from examples.models import CharModel, DigitsNet
+from examples.options import parse
 from examples.reporting import Report, log_path, percentile
-from examples.train import Trainer, main, parse
+from examples.train import Trainer, main
 from tests.torch.ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]

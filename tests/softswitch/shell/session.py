@@ -7,7 +7,7 @@ import p4runtime_sh.shell as sh
 from p4runtime_sh.p4runtime import P4RuntimeWriteException
 
 address, second_address, p4info, program = sys.argv[1:]
-found = {}
+found: dict[str, object] = {}
 
 
 def refused(function):
