@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import sim.compiled
 from dlcp.cli.main import main
 from dlcp.errors import ConfigError
 from dlcp.schema import names
@@ -160,3 +161,11 @@ def test_the_example_of_the_page_runs(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     exec(compile(code, "simulator.md", "exec"), {})
     assert 0 < float(capsys.readouterr().out) < 1
+
+
+def test_without_numba_it_says_what_to_do(tiny, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    sim.compiled.compiled.cache_clear()
+    assert run("run", tiny) == 3
+    error = capsys.readouterr().err
+    assert "pip install 'dlcp[sim]'" in error and "--engine python" in error
