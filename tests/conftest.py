@@ -1,12 +1,18 @@
 """Settings shared by all tests."""
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A shell that runs the tests in the background lets them, and their children, ignore Ctrl-C, which then cannot be tested.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Deadlines measure the machine, not the code.  On CI examples are the same in every run, so that a red run can be repeated.
 settings.register_profile("dlcp", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from testbed.traffic.iperf import COMMAND, FIRST_PORT
 TOOLS: Final = ("auto", "sockets", "iperf3")
 """What sends TCP: ``auto`` is iperf3 where it is installed; the other kinds are always sockets."""
 _PATIENCE_S: Final = 15.0
+_LAST_BREATH_S: Final = 0.5
 _RUN: Final = "import sys, runpy; sys.path.insert(0, sys.argv[1]); runpy.run_module('testbed.traffic.agent', None, '__main__')"
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
 
@@ -179,6 +181,8 @@ class CrossTraffic:
     def _broken(self, host: str) -> LabError:
         file = self._folder / f"{host}.log"
         lines = file.read_text(errors="replace").strip().splitlines() if file.exists() else []
+        with suppress(subprocess.TimeoutExpired):
+            self._agents[host].wait(_LAST_BREATH_S)  # its pipe is closed a moment before it is gone
         state = "does not answer" if self._agents[host].poll() is None else "has ended"
         return LabError(f"cross traffic in {host} {state}: {lines[-1] if lines else 'it said nothing'}")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlcp.wire import codec
-from dlcp.wire.header import HEADER, HEADER_BYTES, PacketType
+from dlcp.wire.header import HEADER, HEADER_BYTES, PacketType, Phase
 from dlcp.wire.pcap import Datagram, Frame, datagram_of
 from dlcp.wire.summary import BATCH, Summary, Verdict
 
@@ -133,14 +133,14 @@ class TestVerdicts:
         payload = wire.datagram(np.random.default_rng(5), PacketType.DATA)
         for captured in range(len(payload)):
             expected = "good" if captured >= HEADER_BYTES else "cut" if captured >= 22 else "foreign"
-            if HEADER.decode_one(payload)["phase"] > 5 or HEADER.decode_one(payload)["dtype"] & 15 > 4:
+            if HEADER.decode_one(payload)["phase"] > max(Phase) or HEADER.decode_one(payload)["dtype"] & 15 > 4:
                 expected = "good" if captured >= HEADER_BYTES else "foreign"
             assert verdicts([datagram(payload[:captured], len(payload))]) == [expected]
 
     def test_the_beginning_of_sensible_packets_is_recognized(self):
         payload = header(phase=2, dtype=0x81)
         assert verdicts([datagram(payload[:22], 48), datagram(payload[:21], 48, ports=(1, 2))]) == ["cut", "foreign"]
-        assert verdicts([datagram(header(phase=6)[:22], 48)]) == ["foreign"]
+        assert verdicts([datagram(header(phase=max(Phase) + 1)[:22], 48)]) == ["foreign"]
         assert verdicts([datagram(header(reserved=1)[:22], 48)]) == ["foreign"]
 
     def test_a_burst_whose_end_was_not_captured(self):
