@@ -195,10 +195,18 @@ def test_point_to_point():
 
 def _futures(rank, world):
     works = [dist.all_reduce(torch.ones(3) * k, async_op=True) for k in range(5)]
+    # Made here, in one order on all ranks; which callback runs first is open.
+    others = [dist.all_reduce(torch.ones(1) * k, async_op=True) for k in range(5)]
     # Each callback waits for another call: were there one thread for all of them, none would end.
-    inner = [w.get_future().then(lambda f: dist.all_reduce(f.value()[0], async_op=True).get_future().wait()[0]) for w in works]
-    results = [future.wait()[0].item() for future in inner]
+    inner = [
+        work.get_future().then(lambda f, other=other: f.value()[0][0] + other.get_future().wait()[0][0])
+        for work, other in zip(works, reversed(others), strict=True)
+    ]
+    results = [future.wait().item() for future in inner]
     assert all(work.is_completed() and work.is_success() for work in works)
+    # One callback at a time may also start a call.
+    again = works[1].get_future().then(lambda f: dist.all_reduce(f.value()[0], async_op=True).get_future().wait()[0])
+    results.append(again.wait()[0].item())
     late = dist.all_reduce(torch.ones(2), async_op=True)
     late.wait(timedelta(seconds=5))
     assert late.get_future().done() and late.result()[0].tolist() == [world] * 2
@@ -206,7 +214,7 @@ def _futures(rank, world):
 
 
 def test_callbacks_of_futures_may_wait_for_other_calls():
-    assert run_group(_futures) == [[0.0, 4.0, 8.0, 12.0, 16.0]] * 2
+    assert run_group(_futures) == [[8.0, 8.0, 8.0, 8.0, 8.0, 4.0]] * 2
 
 
 def _coalesced(rank, world):
