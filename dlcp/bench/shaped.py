@@ -10,8 +10,10 @@ import ctypes
 import os
 import secrets
 import shutil
+import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,7 @@ _CLONE_NEWNS: Final = 0x00020000
 _MS_BIND: Final = 4096
 _MS_REC: Final = 16384
 _MS_PRIVATE: Final = 1 << 18
+_PREFIX: Final = "dlcp-bench-"
 INTERFACE: Final = "eth0"
 """Name of the interface in every rank's namespace."""
 
@@ -48,7 +51,8 @@ class ShapedStar:
                 raise NoNamespacesError(f"{tool} is missing; install iproute2 and ethtool")
         if os.geteuid() != 0:
             raise NoNamespacesError("only root may make network namespaces")
-        mark = f"dlcp-bench-{os.getpid()}-{secrets.token_hex(3)}"
+        sweep()
+        mark = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
         self._middle = f"{mark}-switch"
         self.names = [f"{mark}-{rank}" for rank in range(ranks)]
         self.addresses = [f"10.77.0.{rank + 1}" for rank in range(ranks)]
@@ -110,6 +114,31 @@ class ShapedStar:
         self.close()
 
 
+def sweep() -> list[str]:
+    """Removes what killed processes have left behind, and nothing else; returns the names."""
+    left = []
+    for path in Path("/run/netns").glob(f"{_PREFIX}*"):
+        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            subprocess.run(["ip", "netns", "delete", path.name], capture_output=True, check=False)
+            left.append(path.name)
+    return left
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM leave by way of every ``finally`` on its way, as Ctrl-C does."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -123,4 +152,4 @@ def _check(result: int, what: str) -> None:
         raise OSError(code, f"{what}: {os.strerror(code)}")
 
 
-__all__ = ["INTERFACE", "NoNamespacesError", "ShapedStar"]
+__all__ = ["INTERFACE", "NoNamespacesError", "ShapedStar", "ended_by_sigterm", "sweep"]

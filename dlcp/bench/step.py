@@ -10,14 +10,16 @@ A candidate's turn is a few steps from a barrier to a drained optimizer, for wit
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dlcp.bench.crew import Crew
 from dlcp.bench.numbers import summarize, turns
-from dlcp.bench.shaped import ShapedStar
+from dlcp.bench.shaped import ShapedStar, ended_by_sigterm
 
 if TYPE_CHECKING:
     from dlcp.policy import Policy
@@ -149,16 +151,18 @@ def measure_steps(settings: StepSettings, progress: Callable[[str, int, int], No
         NoNamespacesError: Links are to be shaped, and cannot be.
         DLCPError: A rank or the transport failed.
     """
-    star = None
-    if settings.rate_bps is not None:
-        star = ShapedStar(settings.ranks, settings.rate_bps, settings.queue_packets)
-    try:
+    with ended_by_sigterm(), ExitStack() as stack:
+        star = None
+        if settings.rate_bps is not None:
+            star = stack.enter_context(ShapedStar(settings.ranks, settings.rate_bps, settings.queue_packets))
         port = _PORT if star is not None else _free_port()
-        with Crew(settings.ranks, lambda rank: StepWorker(settings, rank, star, port)) as crew:
-            return _take_turns(crew, settings, progress)
-    finally:
-        if star is not None:
-            star.close()
+        crew = stack.enter_context(Crew(settings.ranks, lambda rank: _worker(settings, rank, star, port)))
+        return _take_turns(crew, settings, progress)
+
+
+def _worker(settings: StepSettings, rank: int, star: ShapedStar | None, port: int) -> StepWorker:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what to take down is the parent's
+    return StepWorker(settings, rank, star, port)
 
 
 def _take_turns(crew: Crew, settings: StepSettings, progress: Callable[[str, int, int], None]) -> StepOutcome:

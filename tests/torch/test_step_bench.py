@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from dlcp.bench.shaped import NoNamespacesError, ShapedStar
+from dlcp.bench.shaped import NoNamespacesError, ShapedStar, sweep
 from dlcp.bench.sleeper import Sleeper
 
 SMALL = ["--ranks", "2", "--bytes", "200e3", "--layers", "4", "--compute", "0.02", "--steps", "2", "--turns", "4", "--json"]
@@ -58,6 +60,30 @@ def test_a_star_leaves_nothing_behind():
         assert sent.returncode == 0
         made = [*star.names]
     assert not any(name in namespaces() for name in made)
+
+
+def mine(pid):
+    return [path.name for path in Path("/run/netns").glob(f"dlcp-bench-{pid}-*")]
+
+
+@NEEDS_ROOT
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_killed_it_leaves_nothing_or_the_next_one_clears_up(number):
+    code = """if True:
+        import sys, time
+        from dlcp.bench.shaped import ShapedStar, ended_by_sigterm
+        with ended_by_sigterm(), ShapedStar(2, 10_000_000):
+            print("up", flush=True)
+            sys.stdin.read()"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"up\n" and len(mine(process.pid)) == 3
+        process.send_signal(number)
+        process.wait(timeout=30)
+    if number == signal.SIGTERM:
+        assert process.returncode == 128 + number
+    else:
+        sweep()
+    assert not mine(process.pid)
 
 
 def test_without_tools_it_says_so(monkeypatch):
