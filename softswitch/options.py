@@ -127,7 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
     control = parser.add_argument_group("P4Runtime server")
     add = control.add_argument
     add("--grpc", "--grpc-server-addr", metavar="HOST:PORT", help=f"listen here; with --no-p4 the default is {DEFAULT_GRPC}")
-    add("--device-id", type=_typed(_count), default=0, metavar="N", help="default: 0")
+    add("--device-id", type=_typed(_count), default=1, metavar="N", help="default: 1, as of most controllers (BMv2: 0)")
     add("--tls-cert", "--grpc-server-cert", type=Path, metavar="PEM", help="serve TLS with this certificate chain")
     add("--tls-key", "--grpc-server-key", type=Path, metavar="PEM", help="and this private key")
     add("--tls-client-ca", "--grpc-server-cacert", type=Path, metavar="PEM", help="ask clients for a certificate of this CA")

@@ -24,7 +24,6 @@ PATIENCE_S: Final = 10.0
 PROGRAM_S: Final = 120.0
 """Longest wait for a program to be verified or set: a target may compile it."""
 
-_MISSING: Final = frozenset({GRPCStatusCode.NOT_FOUND, GRPCStatusCode.FAILED_PRECONDITION})
 _CANNOT: Final = frozenset(
     {
         GRPCStatusCode.UNIMPLEMENTED,
@@ -36,6 +35,7 @@ _CANNOT: Final = frozenset(
 )
 """Codes of targets that cannot read a kind of entity, or not now."""
 
+_DEVICE_HINT: Final = "give the switch's device_id in the topology; ids that are not given count from 1"
 _HINTS: Final = {
     GRPCStatusCode.UNAVAILABLE: "is its P4Runtime server running, and are the address and the certificates right?",
     GRPCStatusCode.DEADLINE_EXCEEDED: "it accepts connections but does not answer; is it overloaded, or something else?",
@@ -134,6 +134,8 @@ class Session:
             if error.is_election_id_used:
                 problem = f"another controller uses the election id {election}"
                 raise self.failed(problem, "let it finish, or take over with a higher --election-id") from None
+            if error.code == GRPCStatusCode.NOT_FOUND:
+                raise self.failed(f"it has no device {self.target.device_id}", _DEVICE_HINT) from None
             raise self._explain(error, "arbitration") from None
         except TimeoutError:
             raise self.failed(f"no answer within {PATIENCE_S:g} s", _HINTS[GRPCStatusCode.DEADLINE_EXCEEDED]) from None
@@ -156,8 +158,10 @@ class Session:
         try:
             answer = await self._client.request(request(device_id=self.target.device_id, response_type=kind))
         except P4ClientError as error:
-            if error.code in _MISSING:
+            if error.code == GRPCStatusCode.FAILED_PRECONDITION:
                 return None
+            if error.code == GRPCStatusCode.NOT_FOUND:
+                raise self.failed(f"it has no device {self.target.device_id}", _DEVICE_HINT) from None
             raise self._explain(error, "reading its program") from None
         config = answer.config
         # Some targets answer with nothing where others answer with an error.

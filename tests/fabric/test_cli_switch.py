@@ -216,6 +216,16 @@ def test_a_dead_switch_is_one_line_and_changes_nothing(net):
     assert "switch leaf0 at 127.0.0.1:1" in err and "no switch was changed" in err and "3 more" in err
 
 
+@pytest.mark.parametrize("verb", ["plan", "deploy", "status", "counters"])
+def test_a_wrong_device_id_is_not_taken_for_an_empty_switch(net, verb):
+    hosts, switches = 'hosts = [{ name = "h0" }, { name = "h1" }]', 'switches = [{ name = "leaf0", device_id = 77 }]'
+    links = 'links = [{ a = "h0", b = "leaf0" }, { a = "h1", b = "leaf0" }]'
+    net.file.write_text(f'{hosts}\n{switches}\n{links}\n[link_defaults]\nrate = "1 Gbit/s"\n')
+    found = main(["switch", verb, str(net.file), f"--at=leaf0={net.switches['leaf0'].address}"])
+    out, err = net.capsys.readouterr()
+    assert found == 4 and "it has no device 77" in out + err and "device_id in the topology" in out + err
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
