@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.report.axes import Axis
-from testbed.report.charts import Mark, Row, Rows
-from testbed.report.figure import Figure, Table, spread, value
-from testbed.report.markup import Content, element
-from testbed.report.numbers import NOTHING, Spread, ratio, seconds, share
+from dlcp.report.axes import Axis
+from dlcp.report.charts import Mark, Row, Rows
+from dlcp.report.figure import Figure, Table, spread, value
+from dlcp.report.markup import Content, element
+from dlcp.report.numbers import NOTHING, Spread, ratio, seconds, share
+from dlcp.report.page import Section, page, save
 from testbed.report.outcome import verdict
-from testbed.report.page import Section, page
 from testbed.report.view import Contender, View, paired, time_to_accuracy
-from testbed.report.writer import save
 from testbed.results import RunResult, read_results
 
 

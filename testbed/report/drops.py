@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from testbed.report.axes import Axis
-from testbed.report.figure import Figure, Key, Table, value
-from testbed.report.grids import Bars, Part
+from dlcp.report.axes import Axis
+from dlcp.report.figure import Figure, Key, Table, value
+from dlcp.report.grids import Bars, Part
+from dlcp.report.numbers import count
 from testbed.report.network import ports_of, switches_of
-from testbed.report.numbers import count
 from testbed.report.records import is_number
 from testbed.report.view import Contender, View
 from testbed.results import RunResult

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dlcp.report.markup import Content, Markup, element
+from dlcp.report.numbers import confidence, share
 from testbed.report.drops import not_kept_up
-from testbed.report.markup import Content, Markup, element
 from testbed.report.network import switches_of
-from testbed.report.numbers import confidence, share
 from testbed.report.view import View
 
 _MANY = 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from testbed.report import numbers
-from testbed.report.axes import Axis, time_axis
-from testbed.report.charts import Curve, Curves, Flag
-from testbed.report.figure import Figure, Key, Table, spread, value
-from testbed.report.numbers import Spread, at, number, seconds, share, smoothed
+from dlcp.report import numbers
+from dlcp.report.axes import Axis, time_axis
+from dlcp.report.charts import Curve, Curves, Flag
+from dlcp.report.figure import Figure, Key, Table, spread, value
+from dlcp.report.numbers import Spread, at, number, seconds, share, smoothed
 from testbed.report.view import Contender, View, time_to_accuracy
 from testbed.results import RunResult
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from testbed.report.axes import Axis, time_axis
-from testbed.report.charts import HALF, WIDE, Curve, Curves
-from testbed.report.figure import Drawing, Figure, Key, Table, value
-from testbed.report.grids import Matrix
-from testbed.report.numbers import count, seconds, share, size
+from dlcp.report.axes import Axis, time_axis
+from dlcp.report.charts import HALF, WIDE, Curve, Curves
+from dlcp.report.figure import Drawing, Figure, Key, Table, value
+from dlcp.report.grids import Matrix
+from dlcp.report.numbers import count, seconds, share, size
 from testbed.report.view import Contender, View
 from testbed.results import Completion, RunResult
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from testbed.report.axes import time_axis
-from testbed.report.figure import Drawing, Figure, Key, Table, spread, value
-from testbed.report.grids import LEVELS, Matrix, Strip, Strips
-from testbed.report.numbers import Spread, count, number, quantile, rate, share
+from dlcp.report.axes import time_axis
+from dlcp.report.figure import Drawing, Figure, Key, Table, spread, value
+from dlcp.report.grids import LEVELS, Matrix, Strip, Strips
+from dlcp.report.numbers import Spread, count, number, quantile, rate, share
 from testbed.report.records import PortTrace, is_number
 from testbed.report.view import Contender, View
 from testbed.results import RunResult

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from testbed.report import numbers
-from testbed.report.axes import Axis, time_axis
-from testbed.report.charts import Curve, Curves, Mark, Row, Rows
-from testbed.report.figure import Drawing, Figure, Key, Table, Value, ranged, spread, value
-from testbed.report.markup import Content, element, joined
-from testbed.report.numbers import NOTHING, Spread, number, ratio, seconds, share
+from dlcp.report import numbers
+from dlcp.report.axes import Axis, time_axis
+from dlcp.report.charts import Curve, Curves, Mark, Row, Rows
+from dlcp.report.figure import Drawing, Figure, Key, Table, Value, ranged, spread, value
+from dlcp.report.markup import Content, element, joined
+from dlcp.report.numbers import NOTHING, Spread, number, ratio, seconds, share
 from testbed.report.view import DLCP_COMMS, Contender, View, paired, time_to_accuracy
 from testbed.results import RunResult
 

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from testbed.report.figure import Table, Value, value
-from testbed.report.markup import Content, Markup, element
-from testbed.report.numbers import NOTHING, count, duration, rate, seconds, share, size
+from dlcp.report.figure import Table, Value, value
+from dlcp.report.markup import Content, Markup, element
+from dlcp.report.numbers import NOTHING, count, duration, rate, seconds, share, size
 from testbed.report.records import is_number
 from testbed.report.view import TCP_COMMS, View
 

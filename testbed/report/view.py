@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dlcp.errors import ConfigError
+from dlcp.report.numbers import Spread
 from dlcp.topology import Topology
 from testbed.report.document import checked
-from testbed.report.numbers import Spread
 from testbed.report.records import PortTrace, inside, read_ports, step_times
 from testbed.results import CandidateResult, Results, RunResult
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dlcp.report.figure import Figure
+from dlcp.report.markup import Content, Markup, element
+from dlcp.report.numbers import duration
+from dlcp.report.page import Section, page, save
 from testbed.report import drops, learning, messages, network, outcome, runs
-from testbed.report.figure import Figure
 from testbed.report.gaps import box
-from testbed.report.markup import Content, Markup, element
-from testbed.report.numbers import duration
-from testbed.report.page import Section, page
 from testbed.report.trace import write_traces
 from testbed.report.view import View
 
@@ -99,12 +98,4 @@ def _foot() -> str:
     )
 
 
-def save(path: Path, text: str) -> Path:
-    """Writes a file, whole or not at all, and returns its path."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-    return path
-
-
-__all__ = ["FILE", "render", "save", "write_report"]
+__all__ = ["FILE", "render", "write_report"]

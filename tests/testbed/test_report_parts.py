@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from testbed.report.axes import Axis, Scale, time_axis
+from dlcp.report.axes import Axis, Scale, time_axis
+from dlcp.report.grids import shade
+from dlcp.report.markup import coordinate, element, render
+from dlcp.report.numbers import NOTHING, Spread, at, between, confidence, duration, number, quantile, ratio, seconds, smoothed
 from testbed.report.document import checked
-from testbed.report.grids import shade
 from testbed.report.learning import over_runs
-from testbed.report.markup import coordinate, element, render
-from testbed.report.numbers import NOTHING, Spread, at, between, confidence, duration, number, quantile, ratio, seconds, smoothed
 from tests.testbed.html_tree import parse
 
 SAMPLE = Path(__file__).parent / "data" / "sample"

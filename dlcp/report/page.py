@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from testbed.report.figure import Figure
-from testbed.report.markup import Content, Markup, element, joined
+from dlcp.report.figure import Figure
+from dlcp.report.markup import Content, Markup, element, joined
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ def _section(section: Section) -> Markup:
     return element("section", element("h2", section.title), joined(content), id=section.key)
 
 
+def save(path: Path, text: str) -> Path:
+    """Writes a file, whole or not at all, and returns its path."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
 @cache
 def _file(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
@@ -86,4 +95,4 @@ def _style() -> str:
     return _file("style.css") + "\n".join(rules)
 
 
-__all__ = ["Section", "page"]
+__all__ = ["Section", "page", "save"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from testbed.report.axes import Axis, Scale, frame
-from testbed.report.figure import Drawing
-from testbed.report.markup import Markup, coordinate, element, joined
+from dlcp.report.axes import Axis, Scale, frame
+from dlcp.report.figure import Drawing
+from dlcp.report.markup import Markup, coordinate, element, joined
 
 WIDE: Final = 1000.0
 HALF: Final = 492.0

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.report.markup import Markup, element, joined
-from testbed.report.numbers import number
+from dlcp.report.markup import Markup, element, joined
+from dlcp.report.numbers import number
 
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 

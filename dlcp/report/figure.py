@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from testbed.report.markup import Content, Markup, element, joined
-from testbed.report.numbers import NOTHING, Spread, between
+from dlcp.report.markup import Content, Markup, element, joined
+from dlcp.report.numbers import NOTHING, Spread, between
 
 _LONG: Final = 40
 """Text of a table that is longer may be broken into lines."""

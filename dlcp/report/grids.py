@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.report.axes import Axis, Scale, frame
-from testbed.report.charts import WIDE, shortened
-from testbed.report.figure import Drawing
-from testbed.report.markup import Markup, coordinate, element, joined
+from dlcp.report.axes import Axis, Scale, frame
+from dlcp.report.charts import WIDE, shortened
+from dlcp.report.figure import Drawing
+from dlcp.report.markup import Markup, coordinate, element, joined
 
 LEVELS: Final = 7
 """Shades of a strip or a matrix, above nothing at all."""
