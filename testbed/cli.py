@@ -95,6 +95,7 @@ def _add_run(verbs: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add("experiment", metavar="FILE|NAME", help="a TOML file, or a name from 'dlcp testbed list'")
     add("--repeats", type=_whole, metavar="N", help="runs of every candidate (default: what the experiment says)")
     add("--candidates", metavar="A,B", default="", help="only these (default: all)")
+    add("--epochs", type=_whole, metavar="N", help="passes over the data in each run (default: what the experiment says)")
     add("--quick", action="store_true", help="one run of each candidate, one epoch: to see that it runs, not what is faster")
     add("--seed", type=int, metavar="N", help="of the first repeat; later ones count up")
     add("--target", choices=_targets(), help="what the switches are, for candidates that do not say")
@@ -163,7 +164,7 @@ def _run(args: argparse.Namespace) -> int:
 
     experiment = load(args.experiment)
     quick = {"repeats": 1, "epochs": 1} if args.quick else {}
-    wanted = {"repeats": args.repeats, "seed": args.seed, "target": args.target, "timeout_s": args.timeout}
+    wanted = {"repeats": args.repeats, "epochs": args.epochs, "seed": args.seed, "target": args.target, "timeout_s": args.timeout}
     changes: dict[str, Any] = quick | {key: value for key, value in wanted.items() if value is not None}
     names = [name.strip() for name in args.candidates.split(",") if name.strip()]
     experiment = changed(experiment, **changes, candidates=names)

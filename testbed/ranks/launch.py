@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from dlcp.errors import ConfigError
 from testbed.lab.errors import LabError
+from testbed.lab.forks import PACKET, ROOT, last_line, spawn, with_packages
 from testbed.lab.ledger import Ledger
 from testbed.lab.processes import MARK, Process, end, wait
-from testbed.ranks.zygote import PACKET, THREADS
+from testbed.ranks.zygote import THREADS
 
 if TYPE_CHECKING:
     from dlcp.topology import Topology
@@ -30,8 +31,6 @@ MASTER_PORT: Final = 29_500
 """torchrun's own default; the namespace is the run's alone."""
 _LOADING_S: Final = 120.0
 _PATIENCE_S: Final = 30.0
-ROOT: Final = Path(__file__).resolve().parents[2]
-"""Where the packages are, so that children find them wherever this process did."""
 
 
 @dataclass(frozen=True)
@@ -132,19 +131,8 @@ class ForkLauncher(Launcher):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         self._ledger = Ledger.open(self._folder)
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**rank_environment(os.environ), MARK: self._ledger.run}
-        command = [sys.executable, "-c", "import sys; from testbed.ranks.zygote import main; sys.exit(main())"]
-        with theirs, self._log.open("wb") as output:
-            # In a session of its own: Ctrl-C in the terminal reaches the driver alone, which ends the others in order.
-            self._process = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-            )
+        self._process, self._channel = spawn("testbed.ranks.zygote", environment, self._log)
         self._ledger.add(self._process.pid, "zygote of the ranks")
 
     def start(self, lab: Lab, jobs: Sequence[RankJob]) -> Started:
@@ -157,7 +145,7 @@ class ForkLauncher(Launcher):
         for job in jobs:
             node = lab.hosts[job.host]
             request = {
-                "rank": job.number,
+                "name": job.number,
                 "arguments": list(job.arguments),
                 "environment": {
                     "RANK": str(job.rank),
@@ -165,7 +153,7 @@ class ForkLauncher(Launcher):
                     "GLOO_SOCKET_IFNAME": node.interface,
                 },
                 "namespaces": node.pid,
-                "output": str(job.output.resolve()),
+                "log": str(job.output.resolve()),
             }
             self._pids.pop(job.number, None)
             assert self._channel is not None
@@ -245,8 +233,7 @@ class ForkLauncher(Launcher):
             self._codes[message["pid"]] = message["code"]
 
     def _broken(self) -> LabError:
-        said = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
-        return LabError(f"the process that ranks are forked from has ended: {said[-1] if said else 'it said nothing'}")
+        return LabError(f"the process that ranks are forked from has ended: {last_line(self._log)}")
 
 
 class TorchrunLauncher(Launcher):
@@ -324,12 +311,7 @@ def placement(topology: Topology) -> dict[str, tuple[int, ...]]:
 
 def rank_environment(base: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of ranks: one thread each, and the packages where this process found them."""
-    path = base.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    return {
-        **base,
-        **dict.fromkeys(THREADS, "1"),
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT),
-    }
+    return with_packages({**base, **dict.fromkeys(THREADS, "1")})
 
 
 def _by_host(ranks: Sequence[tuple[int, str]]) -> dict[str, tuple[int, ...]]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import select
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.lab.errors import LabError
+from testbed.lab.forks import PACKET, last_line, spawn
 from testbed.lab.ledger import Ledger
 from testbed.lab.processes import Process
-from testbed.switches.zygote import PACKET
 
 _PATIENCE_S: Final = 30.0
 _SLICE_S: Final = 0.02
@@ -34,14 +31,8 @@ class Nursery:
 
     def __init__(self, ledger: Ledger, environment: Mapping[str, str], log: Path) -> None:
         self._ledger = ledger
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = log
-        command = [sys.executable, "-c", "import sys; from testbed.switches.zygote import main; sys.exit(main())"]
-        with theirs, log.open("wb") as output:
-            own = _with_path(environment)
-            self._process = subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=output, stderr=output, env=own, start_new_session=True
-            )
+        self._process, self._channel = spawn("testbed.switches.zygote", environment, log)
         ledger.add(self._process.pid, "zygote of the switches")
         self.pids: dict[str, int] = {}
         """Of the children that run."""
@@ -155,6 +146,8 @@ class Nursery:
         return True
 
     def _note(self, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            return
         if "started" in message:
             self.pids[message["started"]] = message["pid"]
             self._ledger.add(message["pid"], message["started"])
@@ -164,15 +157,7 @@ class Nursery:
             del self.pids[message["ended"]]
 
     def _broken(self) -> LabError:
-        said = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
-        return LabError(f"the zygote of the switches has ended: {said[-1] if said else 'it said nothing'}")
-
-
-def _with_path(environment: Mapping[str, str]) -> dict[str, str]:
-    """Lets the child find this package, wherever this process found it."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = environment.get("PYTHONPATH", "")
-    return {**environment, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}
+        return LabError(f"the zygote of the switches has ended: {last_line(self._log)}")
 
 
 __all__ = ["Nursery"]
