@@ -95,9 +95,18 @@ A_DEEPEST: Final = 33
 A_SWITCH: Final = 34
 A_BACKLOG: Final = 35
 A_WAITED: Final = 36
+A_CLASSES: Final = 39
 A_QUEUES: Final = 40
 A_RINGS: Final = 72
 A_WORDS: Final = 80
+
+# Statistics of one class of an arc, if it has any: its counters are those of the arc, in their order
+C_WAIT: Final = A_WAIT - A_PACKETS
+C_DEEPEST: Final = A_DEEPEST - A_PACKETS
+C_FOUND: Final = 16
+C_BINS: Final = 48
+C_SHIFT: Final = 6
+C_WORDS: Final = 1 << C_SHIFT
 
 # Queue of an arc; the count's upper half is how many packets in a row were turned away
 Q_HEAD: Final = 0
@@ -221,6 +230,7 @@ F_ORIGIN: Final = 57
 F_CREDIT: Final = 58
 F_PULLS: Final = 59
 F_PULL_NEXT: Final = 60
+F_LOST_BYTES: Final = 63
 F_WORDS: Final = 64
 
 # of DLCP

@@ -15,6 +15,7 @@ from sim.engine.layout import (
     A_BACKLOG,
     A_BUSY,
     A_BYTES,
+    A_CLASSES,
     A_DEEPEST,
     A_DELAY,
     A_DOWN,
@@ -40,6 +41,11 @@ from sim.engine.layout import (
     A_UP,
     A_WAIT,
     A_WAITED,
+    C_BINS,
+    C_DEEPEST,
+    C_FOUND,
+    C_SHIFT,
+    C_WAIT,
     CE,
     CLASS_MASK,
     CUT,
@@ -48,6 +54,7 @@ from sim.engine.layout import (
     ECT,
     F_CUTS,
     F_LOST,
+    F_LOST_BYTES,
     H_FREE,
     H_FREE_COUNT,
     H_PATIENCE,
@@ -94,22 +101,52 @@ def chance(m: Words) -> int:
     return value >> 23
 
 
+def tally(m: Words, arc: int, flags: int, counter: int, amount: int) -> None:
+    """Adds to a counter of an arc, and to that of the packet's class if classes are counted."""
+    st(m, arc + counter, ld(m, arc + counter) + amount)
+    classes = ld(m, arc + A_CLASSES)
+    if classes:
+        at = classes + ((flags & CLASS_MASK) << C_SHIFT) + counter - A_PACKETS
+        st(m, at, ld(m, at) + amount)
+
+
+def note_depth(m: Words, arc: int, queue: int, depth: int, held: int) -> None:
+    """Counts what a packet finds in its queue: packets, exactly to 7 and then four steps an octave; and the most bytes in it."""
+    classes = ld(m, arc + A_CLASSES)
+    if classes:
+        classes += (queue - arc - A_QUEUES) >> 2 << C_SHIFT
+        place = depth
+        if depth > 7:
+            top = highest(depth)
+            place = 4 * top - 4 + ((depth >> (top - 2)) & 3)
+        at = classes + C_FOUND + (place if place < C_BINS else C_BINS - 1)
+        st(m, at, ld(m, at) + 1)
+        if held > ld(m, classes + C_DEEPEST):
+            st(m, classes + C_DEEPEST, held)
+
+
 def lose(m: Words, packet: int, arc: int, cause: int) -> None:
     """A packet is gone; ``cause`` is the counter of the arc that says why."""
-    st(m, arc + cause, ld(m, arc + cause) + 1)
-    if (ld(m, packet + P_FLAGS) >> KIND_SHIFT) & 7 == DATA:
+    flags = ld(m, packet + P_FLAGS)
+    if arc:
+        tally(m, arc, flags, cause, 1)
+    else:
+        st(m, cause, ld(m, cause) + 1)
+    if (flags >> KIND_SHIFT) & 7 == DATA:
         flow = ld(m, packet + P_FLOW)
         st(m, flow + F_LOST, ld(m, flow + F_LOST) + 1)
+        st(m, flow + F_LOST_BYTES, ld(m, flow + F_LOST_BYTES) + (flags >> SIZE_SHIFT))
     give_packet(m, packet)
 
 
 def transmit(m: Words, arc: int, packet: int, now: int) -> None:
     """Puts a packet on the link, which is free."""
-    size = ld(m, packet + P_FLAGS) >> SIZE_SHIFT
+    flags = ld(m, packet + P_FLAGS)
+    size = flags >> SIZE_SHIFT
     busy = now + ((size * ld(m, arc + A_TICKS)) >> 12)
     st(m, arc + A_BUSY, busy)
-    st(m, arc + A_PACKETS, ld(m, arc + A_PACKETS) + 1)
-    st(m, arc + A_BYTES, ld(m, arc + A_BYTES) + size)
+    tally(m, arc, flags, A_PACKETS, 1)
+    tally(m, arc, flags, A_BYTES, size)
     loss = ld(m, arc + A_LOSS)
     if loss and chance(m) < loss:
         lose(m, packet, arc, A_ERRORS)
@@ -167,7 +204,7 @@ def offer(m: Words, arc: int, packet: int, now: int) -> None:
         cut = 1
         flow = ld(m, packet + P_FLOW)
         st(m, flow + F_CUTS, ld(m, flow + F_CUTS) + 1)
-        st(m, arc + A_TRIMMED, ld(m, arc + A_TRIMMED) + 1)
+        tally(m, arc, flags, A_TRIMMED, 1)
         flags = (flags & ((1 << SIZE_SHIFT) - 1)) | CLASS_MASK | KEPT | CUT | (ld(m, H_TRIM_BYTES) << SIZE_SHIFT)
         st(m, packet + P_FLAGS, flags)
         queue = arc + A_QUEUES + (CLASS_MASK << 2)
@@ -175,7 +212,7 @@ def offer(m: Words, arc: int, packet: int, now: int) -> None:
     if cut == 0 and flags & (ECT | CE) == ECT and depth >= ld(m, arc + A_MARK_AT):
         flags |= CE
         st(m, packet + P_FLAGS, flags)
-        st(m, arc + A_MARKED, ld(m, arc + A_MARKED) + 1)
+        tally(m, arc, flags, A_MARKED, 1)
     admit(m, arc, queue, depth, packet, now)
 
 
@@ -183,6 +220,7 @@ def admit(m: Words, arc: int, queue: int, depth: int, packet: int, now: int) -> 
     """Sends a packet if the link is free and nothing waits; else it waits, if there is room."""
     if ld(m, arc + A_MASK) == 0 and ld(m, arc + A_PENDING) == 0 and ld(m, arc + A_BUSY) <= now:
         st(m, queue + Q_COUNT, 0)
+        note_depth(m, arc, queue, 0, 0)
         transmit(m, arc, packet, now)
         return
     size = ld(m, packet + P_FLAGS) >> SIZE_SHIFT
@@ -212,6 +250,7 @@ def admit(m: Words, arc: int, queue: int, depth: int, packet: int, now: int) -> 
     st(m, queue + Q_TAIL, packet)
     st(m, queue + Q_COUNT, depth + 1)
     st(m, queue + Q_BYTES, held + size)
+    note_depth(m, arc, queue, depth, held + size)
     backlog = ld(m, arc + A_BACKLOG) + size
     st(m, arc + A_BACKLOG, backlog)
     if backlog > ld(m, arc + A_DEEPEST):
@@ -238,6 +277,10 @@ def first_waiting(m: Words, arc: int, now: int) -> int:
         st(m, node + N_USED, ld(m, node + N_USED) - size)
     if now:
         st(m, arc + A_WAIT, ld(m, arc + A_WAIT) + now - ld(m, packet + P_TIME))
+        classes = ld(m, arc + A_CLASSES)
+        if classes:
+            at = classes + (number << C_SHIFT) + C_WAIT
+            st(m, at, ld(m, at) + now - ld(m, packet + P_TIME))
         st(m, arc + A_WAITED, ld(m, arc + A_WAITED) + 1)
     return packet
 
