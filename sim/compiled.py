@@ -1,15 +1,15 @@
 """Compiles the engine: the same functions, on raw memory.
 
-The engine's modules know nothing of this. Every function of theirs is copied with globals in which the names of the engine's
-functions mean the compiled ones, and ``ld`` and ``st`` load and store at an address. The machine code is kept in a cache
-folder named by a digest of the sources, so that it is compiled once; ``DLCP_CACHE`` or ``XDG_CACHE_HOME`` says where.
+The engine's modules know nothing of this. :mod:`sim.translate` turns their source into LLVM's assembly language, LLVM (in the
+package llvmlite, which numba is built on) into machine code. That is kept in a cache folder, in a file named by a digest of the
+sources and of the machine; ``DLCP_CACHE`` or ``XDG_CACHE_HOME`` says where.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
-import types
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -19,55 +19,113 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine import agenda, dlcp_receive, dlcp_rules, dlcp_send, dlcp_window, hosts, loop, ndp, ports, routing, window, words
+import sim.translate
+from sim.engine import (
+    agenda,
+    dlcp_receive,
+    dlcp_rules,
+    dlcp_send,
+    dlcp_window,
+    gates,
+    hosts,
+    loop,
+    ndp,
+    ports,
+    routing,
+    window,
+    words,
+)
 from sim.errors import MissingPackage
 
-MODULES: Final = (words, agenda, ports, routing, window, ndp, dlcp_rules, dlcp_window, dlcp_send, hosts, dlcp_receive, loop)
-"""The engine, each module after those that it uses."""
+MODULES: Final = (
+    words,
+    agenda,
+    ports,
+    routing,
+    window,
+    ndp,
+    dlcp_rules,
+    dlcp_window,
+    dlcp_send,
+    hosts,
+    dlcp_receive,
+    gates,
+    loop,
+)
+"""The engine."""
 
-_PRIMITIVES: Final = ("ld", "st", "lowest", "highest")
+ENTRY: Final = "run"
 
 
 def cache_folder() -> Path:
-    """Returns where machine code is kept for the sources as they are."""
-    sources = hashlib.sha256()
-    for module in (*MODULES, None):
-        sources.update(Path(str(__file__ if module is None else module.__file__)).read_bytes())
+    """Returns where machine code is kept."""
     given = os.environ.get("DLCP_CACHE")
     base = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dlcp"
-    return base / "sim" / sources.hexdigest()[:16]
+    return base / "sim"
 
 
-def _primitives() -> dict[str, Any]:
-    """Returns what a word and a bit are to the machine."""
+def _llvm() -> Any:
     try:
-        ir, numba, extending = (import_module(name) for name in ("llvmlite.ir", "numba", "numba.extending"))
+        llvm = import_module("llvmlite.binding")
+        version = import_module("llvmlite").__version__
     except ImportError as error:
-        raise MissingPackage("the compiled engine needs numba: pip install 'dlcp[sim]', or choose --engine python") from error
-    kinds, intrinsic = numba.types, extending.intrinsic
-    word, bits = ir.IntType(64), ir.IntType(1)
+        raise MissingPackage("the compiled engine needs llvmlite: pip install 'dlcp[sim]', or choose --engine python") from error
+    if not hasattr(llvm, "create_pass_builder"):
+        raise MissingPackage(f"the compiled engine needs llvmlite 0.44 or newer, not {version}: pip install --upgrade 'dlcp[sim]'")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
 
-    def address(builder: Any, args: Any) -> Any:
-        return builder.gep(builder.inttoptr(args[0], word.as_pointer()), [args[1]])
 
-    def load(context: Any, m: Any, at: Any) -> Any:
-        return kinds.int64(kinds.int64, kinds.int64), lambda c, builder, s, args: builder.load(address(builder, args))
+def _machine(llvm: Any) -> Any:
+    target = llvm.Target.from_default_triple()
+    features = llvm.get_host_cpu_features().flatten()
+    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=2, reloc="pic", codemodel="jitdefault")
 
-    def store(context: Any, m: Any, at: Any, value: Any) -> Any:
-        def generate(c: Any, builder: Any, s: Any, args: Any) -> Any:
-            builder.store(args[2], address(builder, args))
-            return c.get_dummy_value()
 
-        return kinds.void(kinds.int64, kinds.int64, kinds.int64), generate
+def digest(llvm: Any) -> str:
+    """Returns a digest of whatever the machine code depends on."""
+    found = hashlib.sha256()
+    for module in (*MODULES, sim.translate, None):
+        found.update(Path(str(__file__ if module is None else module.__file__)).read_bytes())
+    # Constants stand in modules that hold no functions.
+    folder = Path(str(words.__file__)).parent
+    for path in sorted(folder.glob("*.py")):
+        found.update(path.read_bytes())
+    machine = (llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info)
+    found.update(repr(machine).encode())
+    return found.hexdigest()[:32]
 
-    def trailing(context: Any, value: Any) -> Any:
-        return kinds.int64(kinds.int64), lambda c, builder, s, args: builder.cttz(args[0], bits(1))
 
-    def leading(context: Any, value: Any) -> Any:
-        return kinds.int64(kinds.int64), lambda c, builder, s, args: builder.sub(word(63), builder.ctlz(args[0], bits(1)))
+def machine_code(llvm: Any) -> bytes:
+    """Translates and compiles the engine; returns an object file."""
+    text = sim.translate.translate(MODULES, ENTRY)
+    module = llvm.parse_assembly(text)
+    module.verify()
+    machine = _machine(llvm)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    llvm.create_pass_builder(machine, options).getModulePassManager().run(module, llvm.create_pass_builder(machine, options))
+    code: bytes = machine.emit_object(module)
+    return code
 
-    made = {"ld": load, "st": store, "lowest": trailing, "highest": leading}
-    return {name: intrinsic(function) for name, function in made.items()}
+
+def _kept(llvm: Any) -> bytes:
+    """Returns the machine code, from the cache if it is there."""
+    path = cache_folder() / f"{digest(llvm)}.o"
+    try:
+        return path.read_bytes()
+    except OSError:
+        pass
+    code = machine_code(llvm)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Of several processes that compile at once, each puts a whole file in place.
+        part = path.with_name(f"{path.name}.{os.getpid()}")
+        part.write_bytes(code)
+        part.replace(path)
+    except OSError:
+        pass  # nowhere to keep it: it is compiled every time
+    return code
 
 
 @cache
@@ -75,46 +133,21 @@ def compiled() -> Callable[[int], int]:
     """Returns the engine's ``run`` for the address of a memory.
 
     Raises:
-        MissingPackage: numba is not installed.
+        MissingPackage: llvmlite is not installed.
     """
-    primitives = _primitives()
-    numba = import_module("numba")
-    config, njit = numba.config, numba.njit
-    before = config.CACHE_DIR
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        config.CACHE_DIR = str(folder)
-    except OSError:
-        pass  # nowhere to keep it: it is compiled every time
-    functions: dict[str, Any] = {}
-    spaces: list[dict[str, Any]] = []
-    try:
-        for module in MODULES:
-            space = dict(vars(module))
-            spaces.append(space)
-            for name, function in vars(module).items():
-                own = isinstance(function, types.FunctionType) and function.__module__ == module.__name__
-                if own and name not in _PRIMITIVES:
-                    entry = name == "run"
-                    # Only the entry is called from Python; wrappers for the others would take as long again to compile.
-                    options: dict[str, Any] = {} if entry else {"no_cpython_wrapper": True}
-                    options |= {"cache": entry, "no_cfunc_wrapper": True, "error_model": "numpy", "_nrt": False}
-                    functions[name] = njit(**options)(_copy(function, space))
-    finally:
-        config.CACHE_DIR = before
-    # Nothing is compiled before the first call, so functions may use others that come after them.
-    for space in spaces:
-        space.update({name: value for name, value in {**primitives, **functions}.items() if name in space})
-    run: Callable[[int], int] = functions["run"]
+    llvm = _llvm()
+    code = _kept(llvm)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(llvm))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(engine.get_function_address(ENTRY))
+
+    def run(address: int) -> int:
+        # The machine code lives as long as its engine.
+        assert engine is not None
+        return int(function(address))
+
     return run
-
-
-def _copy(function: types.FunctionType, space: dict[str, Any]) -> types.FunctionType:
-    copy = types.FunctionType(function.__code__, space, function.__name__)
-    copy.__module__ = function.__module__
-    copy.__qualname__ = function.__qualname__
-    return copy
 
 
 def address_of(memory: NDArray[np.int64]) -> int:
@@ -122,4 +155,4 @@ def address_of(memory: NDArray[np.int64]) -> int:
     return int(memory.ctypes.data)
 
 
-__all__ = ["MODULES", "address_of", "cache_folder", "compiled"]
+__all__ = ["ENTRY", "MODULES", "address_of", "cache_folder", "compiled", "digest", "machine_code"]

@@ -12,6 +12,12 @@ from dlcp.topology import Topology
 from dlcp.wire.header import HEADER_BYTES
 from sim.dlcp_flows import Pairs, write_dlcp, write_rules
 from sim.engine.layout import (
+    B_BYTES,
+    B_FLOW,
+    B_GATE,
+    B_RETURN,
+    B_URGENCY,
+    B_WORDS,
     CUBIC,
     D_WORDS,
     DCTCP,
@@ -28,10 +34,12 @@ from sim.engine.layout import (
     F_DUPS,
     F_EDGE_COUNT,
     F_EDGES,
+    F_EXTRA,
     F_FLAGS,
     F_FROM,
     F_FULL,
     F_GAIN,
+    F_GATE,
     F_GOT,
     F_GREATEST,
     F_HASH,
@@ -50,10 +58,15 @@ from sim.engine.layout import (
     F_WAITS,
     F_WINDOW,
     F_WORDS,
+    HEAP_WORDS,
+    K_CREDIT,
     K_START,
     KEPT,
     NDP,
     RAW,
+    S_CREDIT,
+    S_HEAP,
+    S_WORDS,
     SPRAY_HASH,
     SPRAY_LEAST,
     SPRAY_RANDOM,
@@ -64,7 +77,7 @@ from sim.engine.layout import (
 from sim.engine.loop import begin
 from sim.engine.window import ALPHA_ONE, ONE
 from sim.engine.words import mix
-from sim.messages import Message
+from sim.messages import Gate, Message
 from sim.network import ETHERNET_BYTES, PICOSECONDS, Network
 
 KINDS: Final = {"raw": RAW, "tcp": TCP, "cubic": CUBIC, "dctcp": DCTCP, "dlcp": DLCP, "ndp": NDP}
@@ -118,34 +131,72 @@ class Transport:
         return self.payload or (whole // 8 * 8 if self.name == "dlcp" else whole)
 
 
+class Carriage:
+    """Writes messages into a network's memory, at any time.
+
+    Args:
+        network: Where.
+        transport: Of the messages that name none.
+        policy: Rules of DLCP.
+        seed: Tells the hashes of flows of one run from those of another.
+    """
+
+    def __init__(self, network: Network, transport: Transport, policy: Policy | None = None, seed: int = 0) -> None:
+        self._network = network
+        self._transport = transport
+        self._policy = policy or Policy()
+        self._seed = seed
+        self._dlcp: Transport | None = None
+        self._pairs: Pairs | None = None
+        self._count = 0
+
+    def add(self, messages: Sequence[Message]) -> list[int]:
+        """Writes messages and enters the starts of those that wait for nothing.
+
+        Args:
+            messages: They wait for each other only; :attr:`~sim.messages.Message.after` counts from the first of them.
+
+        Returns:
+            The position of each flow's record.
+
+        Raises:
+            ValueError: A message is empty, waits for one that does not exist, there is no path for it, or DLCP would have to run
+                with two settings at once.
+        """
+        network, memory = self._network, self._network.memory
+        carriers = [message.transport or self._transport for message in messages]
+        flows = [memory.take(D_WORDS if carrier.name == "dlcp" else F_WORDS) for carrier in carriers]
+        for number, (at, message, carrier) in enumerate(zip(flows, messages, carriers, strict=True), self._count):
+            _write_ends(network, at, message, number, self._seed)
+            size = _write_packets(network, at, message, carrier)
+            memory[at + F_GOT] = memory.take((size + 31) // 32)
+            if carrier.name == "dlcp":
+                pairs = self._dlcp_pairs(carrier)
+                if message.source != message.destination:
+                    write_dlcp(memory, at, message, pairs)
+            elif carrier.name != "raw":
+                _write_window(network, at, carrier, size)
+        self._count += len(flows)
+        write_gates(network, flows, messages)
+        write_waits(network, flows, messages)
+        return flows
+
+    def _dlcp_pairs(self, transport: Transport) -> Pairs:
+        """Returns the pairs of ranks, which all messages of DLCP share; the rules are written with the first."""
+        if self._pairs is None or self._dlcp is None:
+            write_rules(self._network.memory, self._policy, transport.payload_bytes(1500) + HEADER_BYTES, transport.scale)
+            self._pairs = Pairs(self._network, self._policy, SPRAYS[transport.spray], self._seed)
+            self._dlcp = transport
+        elif transport != self._dlcp:
+            raise ValueError("DLCP with two different settings in one network")
+        return self._pairs
+
+
 def add_flows(
     network: Network, messages: Sequence[Message], transport: Transport, policy: Policy | None = None, seed: int = 0
 ) -> list[int]:
-    """Writes messages into the network's memory and enters the starts of those that wait for nothing.
-
-    Returns:
-        The position of each flow's record.
-
-    Raises:
-        ValueError: A message is empty, waits for one that does not exist, or there is no path for it.
-    """
-    memory = network.memory
-    policy = policy or Policy()
-    dlcp = transport.name == "dlcp"
-    if dlcp:
-        write_rules(memory, policy, transport.payload_bytes(1500) + HEADER_BYTES, transport.scale)
-    pairs = Pairs(network, policy, SPRAYS[transport.spray], seed)
-    flows = [memory.take(D_WORDS if dlcp else F_WORDS) for _ in messages]
-    for number, (at, message) in enumerate(zip(flows, messages, strict=True)):
-        _write_ends(network, at, message, number, seed)
-        size = _write_packets(network, at, message, transport)
-        memory[at + F_GOT] = memory.take((size + 31) // 32)
-        if dlcp and message.source != message.destination:
-            write_dlcp(memory, at, message, pairs)
-        elif not dlcp and transport.name != "raw":
-            _write_window(network, at, transport, size)
-    write_waits(network, flows, messages)
-    return flows
+    """Writes messages into the network's memory, once; see :class:`Carriage`."""
+    return Carriage(network, transport, policy, seed).add(messages)
 
 
 def _write_ends(network: Network, at: int, message: Message, number: int, seed: int) -> None:
@@ -158,6 +209,7 @@ def _write_ends(network: Network, at: int, message: Message, number: int, seed: 
     memory[at + F_FROM] = network.nodes[hosts[message.source]]
     memory[at + F_TO] = network.nodes[hosts[message.destination]]
     memory[at + F_START] = message.start
+    memory[at + F_EXTRA] = int(message.extra)
     memory[at + F_HASH] = entropy
     if message.source != message.destination:
         memory[at + F_ARC] = network.arcs[network.access(message.source, message.destination, entropy).number]
@@ -192,6 +244,34 @@ def _write_window(network: Network, at: int, transport: Transport, packets: int)
     memory[at + F_RTO] = transport.least_timeout
     memory[at + F_DUPS] = transport.reordering
     memory[at + F_CREDIT] = transport.initial_window
+
+
+def write_gates(network: Network, flows: Sequence[int], messages: Sequence[Message]) -> None:
+    """Writes the gates that messages go through, and a ticket for each such message."""
+    memory, hosts = network.memory, network.hosts
+    through: dict[int, tuple[Gate, list[int]]] = {}
+    for number, message in enumerate(messages):
+        if message.gate is not None and message.source != message.destination:
+            through.setdefault(id(message.gate), (message.gate, []))[1].append(number)
+    ways: dict[tuple[int, int], int] = {}
+    for gate, numbers in through.values():
+        place = memory.take(S_WORDS)
+        memory[place + S_CREDIT] = gate.credit
+        memory[place + S_HEAP] = memory.take(len(numbers) * HEAP_WORDS)
+        for number in numbers:
+            message = messages[number]
+            way = (message.destination, message.source)
+            if way not in ways:
+                back = network.topology.routes.delay(hosts[way[0]], hosts[way[1]])
+                ways[way] = max(back or 0, 1)
+            ticket = memory.take(B_WORDS)
+            memory[ticket + E_KIND] = K_CREDIT
+            memory[ticket + B_FLOW] = flows[number]
+            memory[ticket + B_GATE] = place
+            memory[ticket + B_BYTES] = message.size
+            memory[ticket + B_URGENCY] = message.urgency
+            memory[ticket + B_RETURN] = ways[way]
+            memory[flows[number] + F_GATE] = ticket
 
 
 def write_waits(network: Network, flows: Sequence[int], messages: Sequence[Message]) -> None:
@@ -251,4 +331,4 @@ def ideal_time(topology: Topology, message: Message, transport: Transport) -> in
     return math.ceil(last)
 
 
-__all__ = ["CONTROL_BYTES", "KINDS", "SPRAYS", "Transport", "add_flows", "ideal_time", "path_mtu", "write_waits"]
+__all__ = ["CONTROL_BYTES", "KINDS", "SPRAYS", "Carriage", "Transport", "add_flows", "ideal_time", "path_mtu"]

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.flows import Transport
+
+
+@dataclass(slots=True, eq=False)
+class Gate:
+    """Lets the messages of one sender out while no more than its credit is under way, the most urgent first.
+
+    Attributes:
+        credit: Bytes; one message alone may be larger.
+    """
+
+    credit: int
 
 
 @dataclass(slots=True)
@@ -20,6 +35,11 @@ class Message:
         bound: Largest share of its packets that may be missing.
         group: What it belongs to, for summaries: a collective, a layer.
         iteration: Training step.
+        job: Which training job it belongs to, if there are several.
+        transport: What carries it; None is the simulation's.
+        gate: What its sender lets it through, if anything.
+        urgency: Its place at the gate; the lowest goes first.
+        extra: The run does not wait for it.
     """
 
     source: int
@@ -33,6 +53,11 @@ class Message:
     bound: float = 0.0
     group: str = ""
     iteration: int = 0
+    job: str = ""
+    transport: Transport | None = None
+    gate: Gate | None = None
+    urgency: int = 0
+    extra: bool = False
 
 
-__all__ = ["Message"]
+__all__ = ["Gate", "Message"]

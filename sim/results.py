@@ -26,6 +26,7 @@ from sim.engine.layout import (
     F_LOST,
     F_MARKS,
     F_MISSING,
+    F_NUMBER,
     F_PACKETS,
     F_RESENT,
     F_START,
@@ -92,15 +93,14 @@ class Rows:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._seen = 0
-        self._numbers = {flow: number for number, flow in enumerate(simulation.flows)}
-        self._ideal: dict[tuple[int, int, int], int] = {}
+        self._ideal: dict[tuple[int, int, int, str], int] = {}
 
     def new(self) -> Iterator[dict[str, Any]]:
         """Yields the rows of what has been completed since the last call; computing is no message."""
         memory = self._simulation.memory
         done, count = memory[H_DONE], memory[H_DONE_COUNT]
         while self._seen < count:
-            number = self._numbers[memory[done + self._seen]]
+            number = memory[memory[done + self._seen] + F_NUMBER]
             self._seen += 1
             message = self._simulation.messages[number]
             if message.source != message.destination:
@@ -111,9 +111,10 @@ class Rows:
         memory, at, message = simulation.memory, simulation.flows[number], simulation.messages[number]
         hosts = simulation.network.hosts
         start, end = memory[at + F_START], memory[at + F_END]
-        key = (message.source, message.destination, message.size)
+        transport = message.transport or simulation.transport
+        key = (message.source, message.destination, message.size, transport.name)
         if key not in self._ideal:
-            self._ideal[key] = ideal_time(simulation.topology, message, simulation.transport)
+            self._ideal[key] = ideal_time(simulation.topology, message, transport)
         ideal = self._ideal[key]
         values = (
             number,

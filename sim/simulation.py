@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from dlcp.policy import Policy
@@ -35,7 +36,7 @@ from sim.engine.layout import (
     RESERVE,
 )
 from sim.engine.words import MASK63, mix
-from sim.flows import CONTROL_BYTES, Transport, add_flows
+from sim.flows import CONTROL_BYTES, Carriage, Transport
 from sim.memory import Memory
 from sim.messages import Message
 from sim.network import ETHERNET_BYTES, PICOSECONDS, Buffers, Network
@@ -44,6 +45,8 @@ SLOTS: Final = 1 << 14
 PATIENCE: Final = 255
 """Packets turned away in a row before a depth counts as stale (p4/constants.p4)."""
 TRIMMED_BYTES: Final = ETHERNET_BYTES + 20 + 8 + 48
+AHEAD: Final = 1024
+"""Messages of the background that are written at a time."""
 BUDGET: Final = {"numba": 2_000_000, "python": 20_000}
 """Events between two looks at the clock."""
 
@@ -56,7 +59,7 @@ class Progress:
         now: Simulated time, picoseconds.
         hops: Packets that have crossed a link, each link counted.
         events: Events so far.
-        done, total: Messages.
+        done, total: Messages that the run waits for.
     """
 
     now: int
@@ -72,17 +75,18 @@ class Simulation:
 
     Attributes:
         topology, policy: Descriptions.
-        messages: What is carried.
+        messages: What is carried; what background traffic adds stands behind it.
         transport: By what.
         seed: Of all randomness.
         engine: ``numba`` or ``python``; both give the same.
         buffers: How switches share their memory.
         changes: What happens to links, by time.
         reroute: How long after a change of a link's state routes follow it, picoseconds.
+        background: Messages without end, by their start; the run does not wait for those that are ``extra``.
     """
 
     topology: Topology
-    messages: Sequence[Message]
+    messages: list[Message]
     transport: Transport
     policy: Policy = field(default_factory=Policy)
     seed: int = 0
@@ -90,6 +94,7 @@ class Simulation:
     buffers: Buffers = field(default_factory=Buffers)
     changes: Sequence[Change] = ()
     reroute: int = 10**9
+    background: Iterator[Message] | None = None
 
     def __post_init__(self) -> None:
         self.memory = memory = Memory(self.engine)
@@ -106,9 +111,19 @@ class Simulation:
         memory[H_BITS] = memory.take(SLOTS // 32)
         memory.add_events(2 * RESERVE)
         self.network = Network(memory, self.topology, self.policy, self.buffers, self.seed)
-        memory[H_OPEN] = len(self.messages)
-        memory[H_DONE] = memory.take(max(len(self.messages), 1))
-        self.flows = add_flows(self.network, self.messages, self.transport, self.policy, self.seed)
+        self.messages = list(self.messages)
+        self._required = memory[H_OPEN] = sum(not message.extra for message in self.messages)
+        self._room = len(self.messages) + AHEAD * (self.background is not None)
+        memory[H_DONE] = memory.take(max(self._room, 1))
+        self._carriage = Carriage(self.network, self.transport, self.policy, self.seed)
+        self.flows = self._carriage.add(self.messages)
+        self._next: Message | None = None
+        self._held = 0
+        """1 while the run has to wait for messages of the background that are not written yet."""
+        self._horizon = MASK63
+        """Up to here background traffic has been written."""
+        if self.background is not None:
+            self._extend()
         memory.add_packets(2 * RESERVE)
         self._plan = sorted(
             [(change.at, 0, index) for index, change in enumerate(self.changes)]
@@ -118,7 +133,9 @@ class Simulation:
     def progress(self) -> Progress:
         """Returns how far the simulation has come."""
         memory = self.memory
-        return Progress(memory[H_NOW], memory[H_HOPS], memory[H_EVENTS], memory[H_DONE_COUNT], len(self.messages))
+        return Progress(
+            memory[H_NOW], memory[H_HOPS], memory[H_EVENTS], self._required - memory[H_OPEN] + self._held, self._required
+        )
 
     @property
     def finished(self) -> bool:
@@ -139,7 +156,9 @@ class Simulation:
         end = MASK63 if until is None else until
         while memory[H_OPEN]:
             planned = self._plan[0][0] if self._plan else MASK63
-            memory[H_UNTIL] = min(end, planned)
+            if memory[H_NOW] >= self._horizon:
+                self._extend()
+            memory[H_UNTIL] = min(end, planned, self._horizon)
             memory[H_BUDGET] = BUDGET[self.engine]
             verdict = memory.run()
             if verdict == MORE_PACKETS:
@@ -151,6 +170,8 @@ class Simulation:
             elif memory[H_BUDGET] == 0:
                 if report is not None and report(self.progress()):
                     break
+            elif self._horizon < min(end, planned):
+                memory[H_NOW] = self._horizon
             elif planned <= end and self._plan:
                 memory[H_NOW] = planned
                 self._apply()
@@ -170,6 +191,28 @@ class Simulation:
         while (verdict := memory.run()) in (MORE_PACKETS, MORE_EVENTS):
             memory.add_packets(RESERVE) if verdict == MORE_PACKETS else memory.add_events(memory.events)
         memory[H_OPEN] -= 1
+
+    def _extend(self) -> None:
+        """Writes the next messages of the background."""
+        assert self.background is not None
+        memory = self.memory
+        chunk = [*([self._next] if self._next else []), *islice(self.background, AHEAD)]
+        self._next = chunk.pop() if len(chunk) > 1 else None
+        self._horizon = MASK63 if self._next is None else self._next.start
+        # What comes later starts later, so that nothing is written before the time has come to write it.
+        known, count = len(self.messages) + len(chunk), memory[H_DONE_COUNT]
+        if known > self._room:
+            self._room = 2 * known
+            place, old = memory.take(self._room), memory[H_DONE]
+            memory.words[place : place + count] = memory.words[old : old + count]
+            memory[H_DONE] = place
+        self.messages.extend(chunk)
+        self.flows.extend(self._carriage.add(chunk))
+        held = int(self._next is not None and not self._next.extra)
+        required = sum(not message.extra for message in chunk)
+        self._required += required
+        memory[H_OPEN] += required + held - self._held
+        self._held = held
 
     def _apply(self) -> None:
         _, kind, index = self._plan.pop(0)

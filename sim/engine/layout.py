@@ -59,6 +59,7 @@ K_FEEDBACK: Final = 6
 K_PING: Final = 7
 K_PACE: Final = 8
 K_PULL: Final = 9
+K_CREDIT: Final = 20
 
 # Heap entry
 HEAP_WORDS: Final = 3
@@ -200,6 +201,9 @@ F_MARKS: Final = 28
 F_CUTS: Final = 29
 F_ENDED: Final = 30
 F_PAIR: Final = 31
+F_GATE: Final = 62
+F_EXTRA: Final = 61
+# 61 to 63 are of all flows
 # of window transports
 F_SENT: Final = 32
 F_CUM: Final = 33
@@ -321,6 +325,22 @@ R_SPRAY: Final = 63
 R_CLASS_HIGH: Final = 64
 R_CLASS_DELAY: Final = 72
 R_WORDS: Final = 80
+
+# Gate: what a sender lets out while it has credit; bytes
+S_CREDIT: Final = 0
+S_OUT: Final = 1
+S_COUNT: Final = 2
+S_NEXT: Final = 3
+S_HEAP: Final = 4
+S_WORDS: Final = 8
+
+# Ticket of a flow that goes through a gate; begins with the timer that brings the credit back
+B_FLOW: Final = 4
+B_GATE: Final = 5
+B_BYTES: Final = 6
+B_URGENCY: Final = 7
+B_RETURN: Final = 8
+B_WORDS: Final = 16
 
 # Rules of DLCP, times in picoseconds
 U_EVERY: Final = 0

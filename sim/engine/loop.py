@@ -6,6 +6,7 @@ from sim.engine.agenda import advance, arm, fires
 from sim.engine.dlcp_receive import decide, note_arrival, on_feedback_timer, on_part, on_probe, send_pings
 from sim.engine.dlcp_rules import in_flight, probe_timeout
 from sim.engine.dlcp_send import join, on_feedback, on_probe_timer, on_status, on_stop, remaining
+from sim.engine.gates import arrived_whole, ask, give_back, next_admitted
 from sim.engine.hosts import enlist, rouse, rouse_pair, send_control, serve_host
 from sim.engine.layout import (
     A_DOWN,
@@ -24,7 +25,9 @@ from sim.engine.layout import (
     F_EDGES,
     F_END,
     F_ENDED,
+    F_EXTRA,
     F_FROM,
+    F_GATE,
     F_KIND,
     F_START,
     F_TIMER,
@@ -46,6 +49,7 @@ from sim.engine.layout import (
     H_WAITING,
     K_ARRIVE,
     K_COMPLETE,
+    K_CREDIT,
     K_FEEDBACK,
     K_FREE,
     K_PACE,
@@ -197,7 +201,10 @@ def complete(m: Words, flow: int, now: int) -> None:
     count = ld(m, H_DONE_COUNT)
     st(m, ld(m, H_DONE) + count, flow)
     st(m, H_DONE_COUNT, count + 1)
-    st(m, H_OPEN, ld(m, H_OPEN) - 1)
+    if ld(m, flow + F_EXTRA) == 0:
+        st(m, H_OPEN, ld(m, H_OPEN) - 1)
+    if ld(m, flow + F_GATE):
+        arrived_whole(m, flow, now)
     edge = ld(m, flow + F_EDGES)
     end = edge + ld(m, flow + F_EDGE_COUNT)
     while edge < end:
@@ -221,19 +228,25 @@ def begin(m: Words, flow: int, start: int) -> None:
     arm(m, flow + F_TIMER, start)
 
 
+def launch(m: Words, flow: int, now: int) -> None:
+    """Starts a flow; from then on its timer is its transport's."""
+    if ld(m, flow + F_KIND) == DLCP:
+        st(m, flow + F_TIMER + E_KIND, K_PROBE)
+        join(m, flow)
+        rouse(m, flow, now)
+    else:
+        st(m, flow + F_TIMER + E_KIND, K_WINDOW)
+        enlist(m, flow, now)
+
+
 def ring(m: Words, timer: int, kind: int, now: int) -> None:
     """A timer has run out."""
     if kind == K_START:
         flow = timer - F_TIMER
-        st(m, timer + E_KIND, K_WINDOW)
         if ld(m, flow + F_FROM) == ld(m, flow + F_TO):
             complete(m, flow, now)
-        elif ld(m, flow + F_KIND) == DLCP:
-            st(m, timer + E_KIND, K_PROBE)
-            join(m, flow)
-            rouse(m, flow, now)
-        else:
-            enlist(m, flow, now)
+        elif ld(m, flow + F_GATE) == 0 or ask(m, flow):
+            launch(m, flow, now)
     elif kind == K_WINDOW:
         if ld(m, timer - F_TIMER + F_KIND) == NDP:
             on_ndp_timeout(m, timer - F_TIMER)
@@ -257,6 +270,13 @@ def ring(m: Words, timer: int, kind: int, now: int) -> None:
             arm(m, timer, now + probe_timeout(m, pair, unanswered))
     elif kind == K_PACE:
         rouse_pair(m, timer - R_PACE, now)
+    elif kind == K_CREDIT:
+        gate = give_back(m, timer)
+        flow = next_admitted(m, gate)
+        while flow:
+            st(m, flow + F_START, now)
+            launch(m, flow, now)
+            flow = next_admitted(m, gate)
     else:
         packet = next_pull(m, timer - N_PULL, now)
         if packet:
