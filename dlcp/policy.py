@@ -83,6 +83,29 @@ class Loss:
         default=0.05,
         doc="Largest share of a contribution (towards the reduction) that may be missing; 0 makes it reliable.",
     )
+    push_by_class: tuple[float, ...] = setting(
+        Items(Number(0, 0.5), 0, 7),
+        default=(),
+        doc="The same for each layer class, class 0 first, where some bear less: of a class at most this share of a message is "
+        "missing, and never more than push. Classes beyond the end of the list have push.",
+    )
+    bound: str = setting(
+        Choice(("fixed", "adaptive")),
+        default="fixed",
+        doc="fixed: push and push_by_class as they stand. adaptive: they are ceilings, and the bound of each step lies between 0 "
+        "and them, as far as the gradients' own noise hides the noise that loss adds.",
+    )
+    bound_window: int = setting(
+        Integer(1, 1_000_000),
+        default=32,
+        doc='Over how many backward passes bound = "adaptive" averages signal and noise.',
+    )
+    evenness: float = setting(
+        Number(0, 1000),
+        default=2.0,
+        doc="How many times the mean missing share of the other senders one sender's may be, on a moving average; what exceeds "
+        "it is asked for again. 0 lets one sender lose all that push allows while others lose nothing.",
+    )
     pull: float = setting(
         Number(0, 0.5),
         default=0.0,

@@ -293,6 +293,7 @@ class Link:
                 "in_flight_packets": flow.in_flight,
             }
         result: dict[str, Any] = {"transport": endpoint.counters(), "udp": self._port.metrics(), "peers": peers}
+        result["senders"] = endpoint.evenness.metrics()
         if self._faulty is not None:
             result["faults"] = self._faulty.injector.metrics()
         return result

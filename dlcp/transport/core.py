@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dlcp.policy import Policy
 from dlcp.transport.congestion import FlowParameters, create
 from dlcp.transport.control import ControlPackets
+from dlcp.transport.evenness import Evenness
 from dlcp.transport.events import Event
 from dlcp.transport.finished import FinishedMessages
 from dlcp.transport.outgoing import MAX_PACKETS
@@ -53,6 +54,7 @@ class Core:
         self.packet_bytes = stride + HEADER_BYTES
         # One report, in one datagram, must be able to list all packets of a message.
         self.max_packets = max(min(8 * (stride - REPORT_BODY.size), MAX_PACKETS), 1)
+        self.evenness = Evenness(policy.loss.evenness)
         self.max_message_bytes = min(policy.wire.message_bytes, self.max_packets * stride)
         others = max(identity.world - 1, 1)
         self.window_per_peer = max(receive_window // others, 2 * self.packet_bytes)

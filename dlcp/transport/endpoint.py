@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dlcp.policy import Policy
 from dlcp.transport.core import MILLISECOND, SECOND, Core, microseconds
+from dlcp.transport.evenness import Evenness
 from dlcp.transport.events import Event, PeerAborted, PeerLeft, PeerReached, PeerSilent, describe
 from dlcp.transport.feedback import FEEDBACK_TIMER, FeedbackSender
 from dlcp.transport.packets import Burst, Frames
@@ -86,6 +87,11 @@ class Endpoint:
     @keep_tags.setter
     def keep_tags(self, keep: bool) -> None:
         self._receiver.keep_tags = keep
+
+    @property
+    def evenness(self) -> Evenness:
+        """What each sender's messages go without, and the corrections so far."""
+        return self._core.evenness
 
     def send(self, peer: int, message: int, payload: NDArray[np.uint8], *, tags: NDArray[np.uint8], bound: int, now: int) -> None:
         """Queues a message.

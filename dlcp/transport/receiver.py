@@ -233,6 +233,7 @@ class Receiver:
             buffer = np.empty(length, np.uint8) if expected.buffer is None else expected.buffer
         incoming = IncomingMessage(source, message, length, stride, bound, protected_packets, buffer, now)
         incoming.posted = expected is not None
+        incoming.allowed = core.evenness.allowed(source, message, incoming.packets, bound)
         flow.incoming[message] = incoming
         return incoming
 
@@ -298,6 +299,8 @@ class Receiver:
 
     def _decide(self, incoming: IncomingMessage, now: int) -> None:
         core = self._core
+        whole = incoming.satisfied
+        incoming.allowed = core.evenness.allowed(incoming.peer, incoming.message, incoming.packets, incoming.bound)
         deadline = self._deadline(incoming)
         if deadline is None:
             return
@@ -322,6 +325,8 @@ class Receiver:
             echo=incoming.probe_echo,
         )
         core.counters["status_sent"] += 1
+        if core.evenness.asked(incoming.peer, incoming.packets, incoming.bound, incoming.missing, incoming.allowed):
+            core.counters["evened"] += 1
         core.send_control(incoming.peer, packet)
 
     def _complete(self, incoming: IncomingMessage, now: int) -> None:
@@ -333,6 +338,7 @@ class Receiver:
         self.admission.completed(flow, incoming)
         lost = incoming.lost() if incoming.missing else _NONE
         self._stop(*key, flow.finished.add(incoming, now), incoming.probe_echo, now)
+        core.evenness.received(*key, incoming.packets, incoming.missing, incoming.bound)
         core.counters["completed"] += 1
         core.counters["lost"] += int(lost.size)
         core.events.append(

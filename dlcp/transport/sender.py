@@ -205,6 +205,7 @@ class Sender:
         self._forget(flow, out)
         for index in lost.tolist():
             core.counters[f"given_up_class_{int(out.tags[index]) >> 1}"] += 1
+        core.evenness.sent(out.message, out.packets, int(lost.size), out.bound)
         core.events.append(MessageSent(flow.rank, out.message, lost))
 
     def on_feedback(self, peer: int, body: dict[str, int], now: int) -> None:

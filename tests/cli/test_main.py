@@ -154,7 +154,8 @@ def test_policy_check_refuses(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert (
-        err == f"dlcp: {path}: loss.psh: unknown key (did you mean 'push'?); accepted: push, pull, resync_steps, compensation\n"
+        err == f"dlcp: {path}: loss.psh: unknown key (did you mean 'push'?); accepted: push, push_by_class, bound, bound_window, "
+        "evenness, pull, resync_steps, compensation\n"
     )
     assert cli.main(["policy", "check", str(path), "--json"]) == 2
     document = json.loads(capsys.readouterr().out)
