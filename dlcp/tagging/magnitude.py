@@ -12,11 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+
+def upload(array: NDArray[Any], device: torch.device | str) -> Tensor:
+    """Returns an array as a tensor on a device; a transfer to a GPU is queued on the current stream, and nobody waits for it."""
+    tensor = torch.from_numpy(array)
+    if torch.device(device).type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class PacketLayout:
@@ -66,7 +75,7 @@ class PacketLayout:
         cut = (pieces_of[packet] > 1) & (packet < self._full)
 
         def there(array: NDArray[np.int64]) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(device)
+            return upload(np.ascontiguousarray(array, np.int64), device)
 
         self._tensor = there(tensor)
         self._counts = there(counts)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dlcp.errors import ConfigError
 from dlcp.policy import Policy
 from dlcp.tagging.layers import assign_classes, packet_classes
-from dlcp.tagging.magnitude import PacketLayout, packet_tags, protect
+from dlcp.tagging.magnitude import PacketLayout, packet_tags, protect, upload
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -172,5 +172,5 @@ class BucketLayout:
         stamp = (classes.version, *key)
         if self._classes is None or self._classes[:3] != stamp:
             urgency = packet_classes(self.edges, [classes.of(name) for name in self.names], width)
-            self._classes = (*stamp, torch.from_numpy(urgency).to(work.device))
+            self._classes = (*stamp, upload(urgency, work.device))
         return packet_tags(self._classes[3], protect(packets.scores(work), policy.protection.share))

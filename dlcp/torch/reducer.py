@@ -8,7 +8,8 @@ that runs that pass.  The hook starts a reduction and returns a future; the comm
   There it waits for all reductions and raises the first error as it is, out of ``loss.backward()``.
 * *Undo.*  Residuals are taken out and recorded while a pass runs.  If the pass fails they are put back to where they were before
   it, which is where the parameters are, too.
-* *Memory.*  A contribution is a copy, and ``max_in_flight`` bounds how many there are; a further bucket waits in the hook.
+* *Memory.*  A contribution is a copy, and ``max_in_flight`` bounds how many there are; a further bucket waits in the hook.  Where
+  gradients lie on a GPU nothing is bounded unless asked for: a hook that waits launches no kernels, and the GPU would idle.
 
 :class:`~dlcp.torch.pipeline.PipelinedOptimizer` cuts buckets into parts and does not wait at the end of the pass; it uses
 :meth:`Reducer.begin`, :meth:`Reducer.launch`, :meth:`Reducer.await_landing` and :meth:`Reducer.finish` by itself.
@@ -21,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -34,6 +35,9 @@ from dlcp.errors import DLCPError, RemoteError
 from dlcp.torch.c10d import GradBucket
 from dlcp.torch.layout import BucketLayout, LayerClasses, ParameterNames
 from dlcp.torch.staging import Stage, Staged, stage_for
+
+HOST_IN_FLIGHT: Final = 2
+"""Buckets under way at once, on the host: one that travels and one that is being packed."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +60,7 @@ class Reducer:
         residuals: What is owed.
         names: Names of the parameters.
         classes: Their classes.
-        max_in_flight: Buckets that may be under way at once.
+        max_in_flight: Buckets that may be under way at once; None for two on the host, any number elsewhere.
         began: Called at the start of each pass.
         ended: Called at the end of each pass that went well.
 
@@ -73,7 +77,7 @@ class Reducer:
         names: ParameterNames,
         classes: LayerClasses,
         *,
-        max_in_flight: int,
+        max_in_flight: int | None,
         began: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
@@ -198,7 +202,10 @@ class Reducer:
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         if bucket.index() == 0:  # DDP launches buckets in the order of their index, so this is a new pass
             self.begin()
-        future = self.launch(bucket.buffer(), self.observe(bucket), self._max_in_flight)
+        layout, buffer, most = self.observe(bucket), bucket.buffer(), self._max_in_flight
+        if most is None and self._stage(buffer).immediate:
+            most = HOST_IN_FLIGHT
+        future = self.launch(buffer, layout, most)
         # Without a node that is being evaluated this is called not from within the pass but after it: by DDP with a static graph,
         # which waits for the future at once and so leaves no later moment for an error.
         if torch._C._current_autograd_node() is None:
@@ -209,9 +216,7 @@ class Reducer:
         return future
 
     def _load(self, buffer: Tensor, layout: BucketLayout) -> _Flight:
-        stage = self._stages.get(buffer.device)
-        if stage is None:
-            stage = self._stages[buffer.device] = stage_for(buffer.device)
+        stage = self._stage(buffer)
 
         def tag(work: Tensor) -> Tensor:
             width = self.communicator.elements_per_packet(np.dtype(str(work.dtype).removeprefix("torch.")))
@@ -220,6 +225,12 @@ class Reducer:
         staged = stage.load(buffer, layout, self._residuals, self.may_skip, tag)
         self._largest = max(self._largest, staged.contribution.nbytes)
         return _Flight(layout, stage, staged, stage.future())
+
+    def _stage(self, buffer: Tensor) -> Stage:
+        stage = self._stages.get(buffer.device)
+        if stage is None:
+            stage = self._stages[buffer.device] = stage_for(buffer.device)
+        return stage
 
     def layout(self, parameters: list[Tensor]) -> BucketLayout:
         """Returns what a buffer of these parameters' gradients holds."""
@@ -247,6 +258,9 @@ class Reducer:
         staged = flight.staged
         try:
             staged.ready()
+            with self._changed:
+                if self.error is None:  # otherwise all debts are back where they were
+                    staged.give_back(self._residuals)
             self.counts["buckets"] += 1
             self.counts["elements"] += staged.contribution.size
             self.counts["packets"] += staged.tags.size

@@ -3,8 +3,10 @@
 A contribution is always a copy.  It holds gradient plus residual in at least float32, it must stay unchanged until the last
 retransmission, and what of it is lost is taken from it afterwards; the bucket itself receives the result.
 
-Buckets in the memory of a GPU are copied to pinned host memory and back on a stream of their own, and a thread waits for the
-first copy, so that the thread that runs the backward pass never waits for the device.
+Gradients are converted, added up with what is owed, and tagged where they lie.  Those in the memory of a GPU are then copied to
+pinned host memory, and the results back, on streams of their own; a thread waits for the first copy, so that the thread that runs
+the backward pass never waits for the device.  For those on the host the same code runs with streams that do nothing: the copy
+that is worked on is the contribution.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dlcp.collectives.ranges import add_ranges, indices
 from dlcp.collectives.residual import ResidualStore
+from dlcp.torch.debts import Taken, add_later, add_now
+from dlcp.torch.devices import Device, device_for, host_array
 from dlcp.torch.layout import BucketLayout
 
 Tagger = Callable[[Tensor], Tensor]
@@ -39,7 +41,9 @@ class Staged:
         result: The same; where the reduction is to be written.
         tags: ``uint8[packets]`` on the host.
         lent: Pool buffers to give back.
-        ready: Waits until ``contribution`` and ``tags`` are filled.
+        ready: Waits until ``contribution``, ``tags`` and ``wanted`` are filled.
+        taken: Debts that the device decides about, if there are any.
+        wanted: What it decides, on the host.
     """
 
     buffer: Tensor
@@ -48,6 +52,14 @@ class Staged:
     tags: NDArray[np.uint8]
     lent: list[Tensor]
     ready: Callable[[], None]
+    taken: Taken | None = None
+    wanted: NDArray[np.uint8] | None = None
+
+    def give_back(self, residuals: ResidualStore) -> None:
+        """Puts debts that were not added back into the store; when all is ready."""
+        if self.taken is not None and self.wanted is not None:
+            self.taken.give_back(self.wanted, residuals)
+            self.taken = None
 
 
 class BufferPool:
@@ -88,10 +100,26 @@ class BufferPool:
         return sum(buffer.numel() for buffer in self._free)
 
 
-class Stage(Protocol):
-    """How buckets of one device get to the host and back."""
+class Stage:
+    """How buckets of one device get to the host and back.
 
-    pool: BufferPool
+    Args:
+        device: Its streams.
+
+    Attributes:
+        pool: Host buffers.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.pool = BufferPool(device.pinned)
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def immediate(self) -> bool:
+        """Whether what is launched is done at once, by the caller."""
+        return self._device.immediate
 
     def load(self, buffer: Tensor, layout: BucketLayout, residuals: ResidualStore, skip_zero: bool, tagger: Tagger) -> Staged:
         """Copies a bucket, adds residuals and tags it.
@@ -104,166 +132,51 @@ class Stage(Protocol):
                 step, and DDP would then throw away whatever is reduced.
             tagger: Tags contributions.
         """
+        dtype = torch.float64 if buffer.dtype == torch.float64 else torch.float32
+        lent: list[Tensor] = []
+
+        def borrow(elements: int, kind: torch.dtype) -> Tensor:
+            vector, owner = self.pool.take(elements, kind)
+            lent.append(owner)
+            return vector
+
+        device = self._device
+        taken, wanted = None, None
+        with device.collecting(buffer):
+            if device.immediate:
+                work = contribution = borrow(layout.elements, dtype)
+                work.copy_(buffer)
+                add_now(host_array(work), layout, residuals, skip_zero)
+                tags = host_tags = tagger(work)
+            else:
+                work = buffer.detach().to(dtype, copy=True)
+                taken = add_later(work, layout, residuals, skip_zero, device.upload)
+                tags = tagger(work)
+                contribution, host_tags = borrow(layout.elements, dtype), borrow(tags.numel(), torch.uint8)
+                contribution.copy_(work, non_blocking=True)
+                host_tags.copy_(tags, non_blocking=True)
+                if taken is not None:
+                    wanted = borrow(taken.wanted.numel(), torch.uint8)
+                    wanted.copy_(taken.wanted, non_blocking=True)
+            ready = device.mark()
+        straight = device.immediate and buffer.dtype == dtype
+        result = buffer.detach() if straight else borrow(layout.elements, dtype)
+        return Staged(
+            buffer,
+            host_array(contribution),
+            host_array(result),
+            host_array(host_tags),
+            lent,
+            ready,
+            taken,
+            host_array(wanted) if wanted is not None else None,
+        )
 
     def launch(self, start: Callable[[], None]) -> None:
         """Calls ``start``, which may wait for :attr:`Staged.ready` and raises nothing; one by one in the order given."""
-
-    def future(self) -> torch.futures.Future[Tensor]:
-        """Returns a future for the device."""
-
-    def deliver(self, staged: Staged, future: torch.futures.Future[Tensor]) -> None:
-        """Puts the result into the bucket, completes the future and takes the buffers back.  From any thread."""
-
-    def release(self, staged: Staged) -> None:
-        """Takes the buffers back without a result."""
-
-    def close(self) -> None:
-        """Ends what runs in the background."""
-
-
-def _work_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-class HostStage:
-    """Buckets that are in host memory already."""
-
-    def __init__(self) -> None:
-        self.pool = BufferPool()
-
-    def load(self, buffer: Tensor, layout: BucketLayout, residuals: ResidualStore, skip_zero: bool, tagger: Tagger) -> Staged:
-        dtype = _work_dtype(buffer.dtype)
-        work, owner = self.pool.take(layout.elements, dtype)
-        lent = [owner]
-        work.copy_(buffer)
-        contribution = work.numpy()
-        owing = _owing(layout, residuals)
-        if skip_zero:
-            owing = [i for i in owing if not _all_zero(contribution[layout.edges[i] : layout.edges[i + 1]])]
-        add_ranges(contribution, *residuals.take_parts(layout.names, layout.edges, owing))
-        tags = tagger(work).numpy()
-        if buffer.dtype == dtype:
-            result = buffer.detach().numpy()
-        else:
-            wide, owner = self.pool.take(layout.elements, dtype)
-            lent.append(owner)
-            result = wide.numpy()
-        return Staged(buffer, contribution, result, tags, lent, _nothing)
-
-    def launch(self, start: Callable[[], None]) -> None:
-        start()
-
-    def future(self) -> torch.futures.Future[Tensor]:
-        return torch.futures.Future()
-
-    def deliver(self, staged: Staged, future: torch.futures.Future[Tensor]) -> None:
-        if len(staged.lent) > 1:
-            staged.buffer.copy_(torch.from_numpy(staged.result))
-        self.release(staged)
-        future.set_result(staged.buffer)
-
-    def release(self, staged: Staged) -> None:
-        self.pool.give(staged.lent)
-
-    def close(self) -> None:
-        pass
-
-
-class Streams(Protocol):
-    """What :class:`DeviceStage` needs of a device; the seam at which tests stand in for one."""
-
-    pinned: bool
-
-    def aside(self) -> AbstractContextManager[Any]:
-        """Enters the stream for copies."""
-
-    def follow(self) -> None:
-        """Lets the copy stream wait for what the current stream holds now."""
-
-    def hold(self, tensor: Tensor) -> None:
-        """Keeps a tensor's memory from being used again before the copy stream is through with it."""
-
-    def mark(self) -> Callable[[], None]:
-        """Returns what waits, on the host, for all that the copy stream holds now."""
-
-    def future(self) -> torch.futures.Future[Tensor]:
-        """Returns a future that hands the copy stream's order on to whoever waits for it."""
-
-
-class CudaStreams:
-    """A CUDA device.
-
-    Args:
-        device: Which.
-    """
-
-    pinned = True
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-
-    def aside(self) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(self._stream)
-
-    def follow(self) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-
-    def hold(self, tensor: Tensor) -> None:
-        tensor.record_stream(self._stream)
-
-    def mark(self) -> Callable[[], None]:
-        # A blocking event sleeps instead of spinning on a core that the transport needs.
-        event = torch.cuda.Event(blocking=True)
-        event.record(self._stream)
-        return event.synchronize
-
-    def future(self) -> torch.futures.Future[Tensor]:
-        return torch.futures.Future(devices=[self._device])
-
-
-class DeviceStage:
-    """Buckets in the memory of a device with streams.
-
-    Args:
-        streams: The device.
-    """
-
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
-        self.pool = BufferPool(streams.pinned)
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def load(self, buffer: Tensor, layout: BucketLayout, residuals: ResidualStore, skip_zero: bool, tagger: Tagger) -> Staged:
-        dtype = _work_dtype(buffer.dtype)
-        work = buffer.detach().to(dtype, copy=True)
-        self._add_residuals(work, layout, residuals, skip_zero)
-        tags = tagger(work)
-        contribution, first = self.pool.take(layout.elements, dtype)
-        host_tags, second = self.pool.take(tags.numel(), torch.uint8)
-        result, third = self.pool.take(layout.elements, dtype)
-        self._streams.follow()
-        with self._streams.aside():
-            contribution.copy_(work, non_blocking=True)
-            host_tags.copy_(tags, non_blocking=True)
-        self._streams.hold(work)
-        self._streams.hold(tags)
-        lent = [first, second, third]
-        return Staged(buffer, contribution.numpy(), result.numpy(), host_tags.numpy(), lent, self._streams.mark())
-
-    def _add_residuals(self, work: Tensor, layout: BucketLayout, residuals: ResidualStore, skip_zero: bool) -> None:
-        owing = _owing(layout, residuals)
-        if skip_zero and owing:
-            used = [work[layout.edges[i] : layout.edges[i + 1]].any() for i in owing]
-            owing = [i for i, some in zip(owing, torch.stack(used).tolist(), strict=True) if some]
-        ranges, values = residuals.take_parts(layout.names, layout.edges, owing)
-        if values.size:
-            index = torch.from_numpy(indices(ranges)).to(work.device)
-            # No element is listed twice, so that this does add.
-            work[index] += torch.from_numpy(values).to(work.device, work.dtype)
-
-    def launch(self, start: Callable[[], None]) -> None:
+        if self._device.immediate:
+            start()
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="dlcp-staging", daemon=True)
             self._thread.start()
@@ -275,15 +188,26 @@ class DeviceStage:
             del task  # what it refers to is not kept alive until the next one comes
 
     def future(self) -> torch.futures.Future[Tensor]:
-        return self._streams.future()
+        """Returns a future for the device."""
+        return self._device.future()
 
     def deliver(self, staged: Staged, future: torch.futures.Future[Tensor]) -> None:
-        with self._streams.aside():
-            staged.buffer.copy_(torch.from_numpy(staged.result), non_blocking=True)
-            self._streams.hold(staged.buffer)
+        """Puts the result into the bucket, completes the future and takes the buffers back.  From any thread."""
+        buffer, result = staged.buffer, torch.from_numpy(staged.result)
+        if self._device.immediate:
+            if result.data_ptr() != buffer.data_ptr():
+                buffer.copy_(result)
+            self.release(staged)
+            future.set_result(buffer)
+            return
+        with self._device.returning(buffer):
+            if result.dtype != buffer.dtype:
+                # A copy that converts does so on the host, through memory that is not pinned: it would wait.
+                result = result.to(buffer.device, non_blocking=True)
+            buffer.copy_(result, non_blocking=True)
             # The future notes the current stream: whoever waits for it waits for the copy.
-            future.set_result(staged.buffer)
-            copied = self._streams.mark()
+            future.set_result(buffer)
+            copied = self._device.mark()
 
         def release() -> None:
             copied()
@@ -292,9 +216,11 @@ class DeviceStage:
         self.launch(release)  # pinned buffers go back when the copy has read them: the next reduction would overwrite them
 
     def release(self, staged: Staged) -> None:
+        """Takes the buffers back without a result."""
         self.pool.give(staged.lent)
 
     def close(self) -> None:
+        """Ends what runs in the background."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -307,21 +233,4 @@ def stage_for(device: torch.device) -> Stage:
     Raises:
         ValueError: Neither host nor CUDA memory.
     """
-    if device.type == "cpu":
-        return HostStage()
-    if device.type == "cuda":
-        return DeviceStage(CudaStreams(device))
-    raise ValueError(f"gradients on {device}; the host (cpu) and CUDA devices are supported")
-
-
-def _owing(layout: BucketLayout, residuals: ResidualStore) -> list[int]:
-    return [i for i, name in enumerate(layout.names) if name in residuals] if len(residuals) else []
-
-
-def _all_zero(part: NDArray[Any]) -> bool:
-    # A look at the front answers for nearly every gradient that is in use.
-    return not part[:64].any() and not part.any()
-
-
-def _nothing() -> None:
-    pass
+    return Stage(device_for(device))

@@ -49,7 +49,9 @@ class DLCPState:
         communicator: Carries the gradients.  None for a state that :meth:`bind` will give one.
         model: The module, or its ``DistributedDataParallel``.  Names of parameters come from it; without it they are numbered
             in the order in which DDP presents them, which is stable only as long as model and settings are.
-        max_in_flight: Buckets that may be under way at once; each holds one host copy.
+        max_in_flight: Buckets that may be under way at once, each holding a host copy; a further one waits in the hook.  None: 2
+            for gradients on the host, any number for those on a GPU, where a hook that waits would keep kernels from being
+            launched.
 
     Attributes:
         residuals: What has not arrived yet, by parameter.
@@ -61,9 +63,9 @@ class DLCPState:
         communicator: Communicator | None = None,
         *,
         model: nn.Module | None = None,
-        max_in_flight: int = 2,
+        max_in_flight: int | None = None,
     ) -> None:
-        if max_in_flight < 1:
+        if max_in_flight is not None and max_in_flight < 1:
             raise ValueError(f"max_in_flight is {max_in_flight}; at least 1 is needed")
         self.residuals = ResidualStore()
         self.passes = 0
@@ -91,7 +93,7 @@ class DLCPState:
         port: int = 0,
         faults: FaultPlan | str | None = None,
         model: nn.Module | None = None,
-        max_in_flight: int = 2,
+        max_in_flight: int | None = None,
     ) -> Self:
         """Makes a state whose communicator joins the ranks of a process group.
 

@@ -6,7 +6,7 @@ group of its own, by a thread of its own, as the real one completes operations f
 
 import queue
 import threading
-from contextlib import nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -78,26 +78,38 @@ class FakeCommunicator:
                 operation.finish(Reduction(out, lost, values))
 
 
-class HostStreams:
-    """What DeviceStage needs of a device, with the host in its place: copies are done when they are asked for."""
+class AsideDevice:
+    """A device with streams, with the host in its place: copies are done when they are asked for, and noted."""
 
+    immediate = False
     pinned = False
 
     def __init__(self):
         self.log = []
+        self.stream = "training"
 
-    def aside(self):
-        return nullcontext()
+    def collecting(self, buffer):
+        return self._aside("collecting")
 
-    def follow(self):
-        self.log.append("follow")
+    def returning(self, buffer):
+        return self._aside("returning")
 
-    def hold(self, tensor):
-        self.log.append("hold")
+    @contextmanager
+    def _aside(self, stream):
+        self.log.append(f"{stream} begins")
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
+        self.log.append(f"{stream} ends")
+
+    def upload(self, array):
+        self.log.append(f"upload on {self.stream}")
+        return torch.from_numpy(array)
 
     def mark(self):
-        self.log.append("mark")
-        return lambda: self.log.append("waited")
+        mark = f"mark on {self.stream}"
+        self.log.append(mark)
+        return lambda: self.log.append(f"waited for {mark}")
 
     def future(self):
         return torch.futures.Future()

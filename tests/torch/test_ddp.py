@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 import dlcp.torch.reducer
 from dlcp.policy import Policy
 from dlcp.torch import DLCPState
-from dlcp.torch.staging import DeviceStage
-from tests.torch.fake import HostStreams
+from dlcp.torch.staging import Stage
+from tests.torch.fake import AsideDevice
 from tests.torch.ranks import run_ranks
 
 RELIABLE = {"loss": {"push": 0.0}, "timeouts": {"peer_s": 5.0, "connect_s": 20.0}}
@@ -59,7 +59,7 @@ def compare(rank, world, options, ddp_options):
     algorithm = options.pop("algorithm", "sharded")
     no_sync = options.pop("no_sync", False)
     if options.pop("device", False):
-        dlcp.torch.reducer.stage_for = lambda device: DeviceStage(HostStreams())
+        dlcp.torch.reducer.stage_for = lambda device: Stage(AsideDevice())
     dtype = options.get("dtype", torch.float32)
 
     def run(attach):

@@ -8,9 +8,10 @@ import torch
 
 from dlcp.collectives.residual import ResidualStore
 from dlcp.errors import ConfigError
+from dlcp.torch.devices import HostDevice
 from dlcp.torch.layout import BucketLayout, LayerClasses, ParameterNames
-from dlcp.torch.staging import BufferPool, DeviceStage, HostStage, stage_for
-from tests.torch.fake import HostStreams
+from dlcp.torch.staging import BufferPool, Stage, stage_for
+from tests.torch.fake import AsideDevice
 
 
 def parameters():
@@ -18,7 +19,7 @@ def parameters():
 
 
 def make(kind):
-    return HostStage() if kind == "host" else DeviceStage(HostStreams())
+    return Stage(HostDevice() if kind == "host" else AsideDevice())
 
 
 @pytest.fixture(params=["host", "device"])
@@ -75,6 +76,7 @@ def test_residuals_are_added_where_they_belong(stage, skip_zero):
     buffer[12:17] = 0  # nobody uses parameter.1
     staged = stage.load(buffer, LAYOUT, residuals, skip_zero, no_tags)
     staged.ready()
+    staged.give_back(residuals)
     expected = buffer.clone()
     expected[[0, 1, 11]] += 10
     expected[30] += 30
@@ -83,6 +85,9 @@ def test_residuals_are_added_where_they_belong(stage, skip_zero):
     assert staged.contribution.tolist() == expected.tolist()
     assert set(residuals.keys()) == ({"parameter.1", "elsewhere"} if skip_zero else {"elsewhere"})
     assert buffer.sum() == LAYOUT.elements - 5, "the bucket itself changed"
+    if skip_zero:
+        debt = residuals.get("parameter.1")
+        assert (debt.size, debt.ranges.tolist(), debt.values.tolist()) == (5, [[1, 3]], [20, 20])
 
 
 def test_a_device_is_waited_for_in_the_background_and_in_order():
@@ -101,11 +106,12 @@ def test_pinned_buffers_go_back_after_the_copy_has_read_them():
     stage = make("device")
     staged = stage.load(torch.ones(LAYOUT.elements), LAYOUT, ResidualStore(), True, no_tags)
     assert stage.pool.free_bytes == 0
-    streams = stage._streams
-    streams.log.clear()
+    log = stage._device.log
+    log.clear()
     stage.deliver(staged, stage.future())
     stage.close()
-    assert streams.log == ["hold", "mark", "waited"] and stage.pool.free_bytes > 0
+    assert log == ["returning begins", "mark on returning", "returning ends", "waited for mark on returning"]
+    assert stage.pool.free_bytes > 0
 
 
 def test_pool_reuses_and_trims():
@@ -127,7 +133,7 @@ def test_pool_reuses_and_trims():
 
 
 def test_other_devices_are_refused():
-    assert isinstance(stage_for(torch.device("cpu")), HostStage)
+    assert stage_for(torch.device("cpu")).immediate
     with pytest.raises(ValueError, match="gradients on meta"):
         stage_for(torch.device("meta"))
 
