@@ -56,7 +56,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the file, such as transport.name=dctcp"
     )
     run_.add_argument(
-        "--engine", choices=ENGINES, default="numba", help="machine code or Python, with the same results (%(default)s)"
+        "--engine", choices=ENGINES, default="compiled", help="machine code or Python, with the same results (%(default)s)"
     )
     run_.add_argument("--json", action="store_true", help="the summary as one JSON document")
     run_.add_argument("--quiet", action="store_true", help="no progress line")

@@ -71,7 +71,9 @@ def _llvm() -> Any:
     except ImportError as error:
         raise MissingPackage("the compiled engine needs llvmlite: pip install 'dlcp[sim]', or choose --engine python") from error
     if not hasattr(llvm, "create_pass_builder"):
-        raise MissingPackage(f"the compiled engine needs llvmlite 0.44 or newer, not {version}: pip install --upgrade 'dlcp[sim]'")
+        raise MissingPackage(
+            f"the compiled engine needs llvmlite 0.44 or newer, not {version}: pip install --upgrade 'dlcp[sim]'"
+        )
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm
@@ -80,7 +82,9 @@ def _llvm() -> Any:
 def _machine(llvm: Any) -> Any:
     target = llvm.Target.from_default_triple()
     features = llvm.get_host_cpu_features().flatten()
-    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=2, reloc="pic", codemodel="jitdefault")
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features, opt=2, reloc="pic", codemodel="jitdefault"
+    )
 
 
 def digest(llvm: Any) -> str:
@@ -92,7 +96,12 @@ def digest(llvm: Any) -> str:
     folder = Path(str(words.__file__)).parent
     for path in sorted(folder.glob("*.py")):
         found.update(path.read_bytes())
-    machine = (llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info)
+    machine = (
+        llvm.get_process_triple(),
+        llvm.get_host_cpu_name(),
+        llvm.get_host_cpu_features().flatten(),
+        llvm.llvm_version_info,
+    )
     found.update(repr(machine).encode())
     return found.hexdigest()[:32]
 

@@ -21,14 +21,14 @@ from sim.engine.layout import (
 )
 from sim.engine.loop import run
 
-ENGINES: Final = ("numba", "python")
+ENGINES: Final = ("compiled", "python")
 
 
 class Memory:
     """Words; :meth:`take` hands out more of them, all 0.  What was handed out keeps its position for ever.
 
     Args:
-        engine: ``numba`` or ``python``.
+        engine: ``compiled`` or ``python``.
     """
 
     def __init__(self, engine: str) -> None:
@@ -96,7 +96,7 @@ class Memory:
         """Runs the engine; returns its verdict.
 
         Raises:
-            MissingPackage: numba is not installed.
+            MissingPackage: llvmlite is not installed.
         """
         if isinstance(self.words, list):
             return run(self.words)

@@ -124,7 +124,7 @@ class Scenario(Document):
         if self.traffic.kind == "training" and not self.workload:
             raise refuse("workload", "missing, but traffic.kind is training", "the file of a workload")
 
-    def build(self, folder: Path, engine: str = "numba") -> Simulation:
+    def build(self, folder: Path, engine: str = "compiled") -> Simulation:
         """Returns the simulation; paths are relative to ``folder``.
 
         Raises:

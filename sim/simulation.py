@@ -47,7 +47,7 @@ PATIENCE: Final = 255
 TRIMMED_BYTES: Final = ETHERNET_BYTES + 20 + 8 + 48
 AHEAD: Final = 1024
 """Messages of the background that are written at a time."""
-BUDGET: Final = {"numba": 2_000_000, "python": 20_000}
+BUDGET: Final = {"compiled": 2_000_000, "python": 20_000}
 """Events between two looks at the clock."""
 
 
@@ -78,7 +78,7 @@ class Simulation:
         messages: What is carried; what background traffic adds stands behind it.
         transport: By what.
         seed: Of all randomness.
-        engine: ``numba`` or ``python``; both give the same.
+        engine: ``compiled`` or ``python``; both give the same.
         buffers: How switches share their memory.
         changes: What happens to links, by time.
         reroute: How long after a change of a link's state routes follow it, picoseconds.
@@ -90,7 +90,7 @@ class Simulation:
     transport: Transport
     policy: Policy = field(default_factory=Policy)
     seed: int = 0
-    engine: str = "numba"
+    engine: str = "compiled"
     buffers: Buffers = field(default_factory=Buffers)
     changes: Sequence[Change] = ()
     reroute: int = 10**9
@@ -187,7 +187,7 @@ class Simulation:
         memory = self.memory
         memory[H_OPEN] += 1
         memory[H_UNTIL] = MASK63
-        memory[H_BUDGET] = BUDGET["numba"]
+        memory[H_BUDGET] = BUDGET["compiled"]
         while (verdict := memory.run()) in (MORE_PACKETS, MORE_EVENTS):
             memory.add_packets(RESERVE) if verdict == MORE_PACKETS else memory.add_events(memory.events)
         memory[H_OPEN] -= 1

@@ -252,7 +252,7 @@ def packages() -> Iterator[Check]:
         ("tensorboard", "tensorboard", "TensorBoard logs", "'dlcp[plots]'"),
         ("grpc", "grpcio", "controlling P4 switches", "'dlcp[p4]'"),
         ("mininet", "mininet", "the Mininet testbed", "'dlcp[testbed]'"),
-        ("numba", "numba", "fast simulation", "'dlcp[sim]'"),
+        ("llvmlite", "llvmlite", "fast simulation", "'dlcp[sim]'"),
         ("matplotlib", "matplotlib", "figures", "'dlcp[plots]'"),
     )
     for module, name, lost, install in rows:

@@ -133,7 +133,7 @@ def test_ctrl_c_keeps_the_results(tiny, tmp_path):
 
 
 def test_the_bench_counts():
-    pytest.importorskip("numba")
+    pytest.importorskip("llvmlite")
     result = measure(128, 1, ("dctcp",), size=3000)
     assert result["packet_hops_per_cpu_s"] == result["dctcp"]["packet_hops_per_cpu_s"] > 0
     assert result["dctcp"]["packet_hops"] > 128 * 3 * 2
@@ -163,8 +163,8 @@ def test_the_example_of_the_page_runs(monkeypatch, capsys):
     assert 0 < float(capsys.readouterr().out) < 1
 
 
-def test_without_numba_it_says_what_to_do(tiny, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "numba", None)
+def test_without_llvmlite_it_says_what_to_do(tiny, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
     sim.compiled.compiled.cache_clear()
     assert run("run", tiny) == 3
     error = capsys.readouterr().err

@@ -115,7 +115,7 @@ def test_the_memory_is_watched():
             words.st(memory.words, at, 0)
     with pytest.raises(OverflowError):
         words.st(memory.words, 0, 1 << 63)
-    with pytest.raises(ValueError, match="numba, python"):
+    with pytest.raises(ValueError, match="compiled, python"):
         Memory("c")
 
 
@@ -145,7 +145,7 @@ KINDS = (
 def test_python_and_machine_give_the_same_memory():
     for transport, spray in KINDS:
         states = []
-        for engine in ("python", "numba"):
+        for engine in ("python", "compiled"):
             run = small(transport, engine=engine, spray=spray, loss=0.001, changes=FLAP, reroute=10**6, seed=5)
             run.run(until=10**12)
             run.memory[H_BUDGET] = 0  # differs: Python looks at the clock more often
@@ -188,7 +188,7 @@ def test_pools_grow_and_nothing_else_changes():
     shape = Star(hosts=9, rate=GBPS, buffer=Buffer(10**6, "packets")).build()
     messages = [Message(source, 0, 1_500_000) for source in range(1, 9)]
     ends = []
-    for engine in ("python", "numba"):
+    for engine in ("python", "compiled"):
         run = Simulation(shape, messages, Transport("raw"), engine=engine)
         begun = run.memory.packets
         assert run.run()

@@ -86,9 +86,9 @@ def test_a_queue_with_random_arrivals_waits_as_long_as_it_has_to():
 
 @pytest.mark.parametrize("load", [0.3, 0.5])
 def test_the_mean_wait_is_that_of_an_m_d_1_queue(load):
-    pytest.importorskip("numba")
+    pytest.importorskip("llvmlite")
     topology, messages, _, service = random_arrivals(load, 60_000, 1)
-    run = Simulation(topology, messages, Transport("raw"), engine="numba", policy=OPEN)
+    run = Simulation(topology, messages, Transport("raw"), engine="compiled", policy=OPEN)
     assert run.run()
     mean = run.memory[run.network.arcs[1] + A_WAIT] / len(messages)
     assert mean == pytest.approx(load * service / (2 * (1 - load)), rel=0.03)
