@@ -1,8 +1,8 @@
 """The way of a bucket on a GPU: what is queued on which stream, what waits for what, and that nobody waits who trains.
 
 Three stand-ins for a GPU look at the same code from three sides: the host behind recorded streams, with every tensor operation
-noted; tensors without values, which refuse what needs one on the host; and torch.cuda with its streams and events replaced by ones that
-write down what they are told.
+noted; tensors without values, which refuse what needs one on the host; and torch.cuda with its streams and events replaced by
+ones that write down what they are told.
 """
 
 import contextlib
