@@ -28,10 +28,11 @@ from dlcp.transport.events import Event, PeerAborted, PeerLeft, PeerReached, Pee
 from dlcp.transport.feedback import FEEDBACK_TIMER, FeedbackSender
 from dlcp.transport.packets import Burst, Frames
 from dlcp.transport.peer import Peer
-from dlcp.transport.receiver import COMPLETION_TIMER, Receiver, message_key
+from dlcp.transport.receiver import COMPLETION_TIMER, Receiver
 from dlcp.transport.screening import Identity, Screened, screen
 from dlcp.transport.sender import PING_TIMER, PROBE_TIMER, Sender
 from dlcp.transport.serial import MASK, ahead
+from dlcp.transport.single import FEW, Datagram, datagram, sort_out
 from dlcp.wire.header import ABORT_BODY, FEEDBACK_BODY, HEADER_BYTES, HELLO_BODY, AbortKind, PacketType
 
 HELLO_TIMER: Final = "hello"
@@ -41,6 +42,7 @@ PACE_TIMER: Final = "pace"
 HELLO_EVERY_NS: Final = 50 * MILLISECOND
 FAREWELL_EVERY_NS: Final = 20 * MILLISECOND
 """How often an endpoint that has given up says so to a peer that still wants something."""
+_NUMBERED: Final = frozenset((PacketType.DATA, PacketType.PROBE, PacketType.PING))
 _ASKING: Final = (PacketType.DATA, PacketType.PROBE, PacketType.PING, PacketType.HELLO)
 
 
@@ -219,6 +221,11 @@ class Endpoint:
 
     def receive(self, frames: list[Frames], now: int) -> None:
         """Takes datagrams; views into ``frames`` are not kept."""
+        if not self._closed and sum(len(frame.lengths) for frame in frames) <= FEW:
+            datagrams = sort_out(frames, self._core.identity, self._core.counters)
+            if datagrams is not None:
+                self._receive_few(datagrams, now)
+                return
         screened = screen(frames, self._core.identity, self._core.counters)
         if screened is None:
             return
@@ -243,16 +250,38 @@ class Endpoint:
         if data.size:
             self._receiver.on_data(frames, screened, data, now)
         for index in np.flatnonzero(types != PacketType.DATA).tolist():
-            row = frames[screened.frame[index]].data[screened.row[index]]
-            self._on_control(screened, index, row[HEADER_BYTES : screened.lengths[index]], now)
+            self._on_control(datagram(frames[screened.frame[index]], int(screened.row[index])), now)
+
+    def _receive_few(self, datagrams: list[Datagram], now: int) -> None:
+        """What :meth:`receive` does with many, in the same order."""
+        core, receiver = self._core, self._receiver
+        numbered: dict[int, bool] = {}
+        control = []
+        for packet in datagrams:
+            source, kind = packet.source, packet.kind
+            flow = core.peers[source]
+            flow.heard(now)
+            if kind in _NUMBERED:
+                flow.note_arrival(
+                    packet.sequence, packet.timestamp, packet.priority, packet.ecn & 3 == 3, packet.queue_depth, now
+                )
+                numbered[source] = numbered.get(source, False) or kind != PacketType.DATA
+        for source in sorted(numbered) if len(numbered) > 1 else numbered:
+            self._feedback.consider(core.peers[source], numbered[source], now)
+        for packet in datagrams:
+            if packet.kind == PacketType.DATA:
+                receiver.on_packet(packet, now)
+            else:
+                control.append(packet)
+        for packet in control:
+            self._on_control(packet, now)
 
     def _receive_closed(self, frames: list[Frames], screened: Screened, now: int) -> None:
         """After the end: takes farewells, and answers everything that wants an answer with one's own."""
         for index, kind in enumerate(screened.types.tolist()):
             peer = int(screened.sources[index])
             if kind in (PacketType.ABORT, PacketType.GOODBYE):
-                row = frames[screened.frame[index]].data[screened.row[index]]
-                self._on_control(screened, index, row[HEADER_BYTES : screened.lengths[index]], now)
+                self._on_control(datagram(frames[screened.frame[index]], int(screened.row[index])), now)
             elif kind in _ASKING and self._farewell is not None and now >= self._said.get(peer, now) + FAREWELL_EVERY_NS:
                 self._say_farewell(peer, now)
 
@@ -263,17 +292,16 @@ class Endpoint:
 
     # -- control -------------------------------------------------------------------------------------------------------------
 
-    def _on_control(self, screened: Screened, index: int, body: NDArray[np.uint8], now: int) -> None:
-        kind = PacketType(int(screened.types[index]))
-        peer = int(screened.sources[index])
+    def _on_control(self, packet: Datagram, now: int) -> None:
+        kind, peer, body = PacketType(packet.kind), packet.source, packet.body
         core = self._core
         try:
             if kind is PacketType.FEEDBACK:
                 self._sender.on_feedback(peer, FEEDBACK_BODY.decode_one(body[: FEEDBACK_BODY.size]), now)
             elif kind is PacketType.PROBE:
-                self._receiver.on_probe(screened, index, now)
+                self._receiver.on_probe(packet, now)
             elif kind in (PacketType.STATUS, PacketType.STOP):
-                self._sender.on_report(peer, message_key(screened, index), body, kind is PacketType.STOP, now)
+                self._sender.on_report(peer, packet.message, body, kind is PacketType.STOP, now)
             elif kind is PacketType.HELLO:
                 hello = HELLO_BODY.decode_one(body[: HELLO_BODY.size])
                 if hello["datagram"] != body.size + HEADER_BYTES:

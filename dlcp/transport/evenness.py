@@ -7,8 +7,8 @@ average of the missing share of every sender, and of what its own messages go wi
 not complete, and the receiver asks for the rest as for any other packet.  Nothing of this is on the wire: a receiver that wants
 more than the bound demands is within the protocol, and receivers need not agree.
 
-Averages are over about :data:`MEMORY` messages of the largest size seen; smaller ones count for less.  A sender starts as if it had
-lost nothing for that long, so that a single burst may still cost all that the bound allows.
+Averages are over about :data:`MEMORY` messages of the largest size seen; smaller ones count for less.  A sender starts as if it
+had lost nothing for that long, so that a single burst may still cost all that the bound allows.
 """
 
 from __future__ import annotations

@@ -40,10 +40,14 @@ class FeedbackSender:
                 int(records["queue_depth"][mine].max()),
                 now,
             )
-            if flow.unreported >= FEEDBACK_EVERY or source in urgent:
-                self.send(flow, now)
-            elif flow.unreported:
-                core.timers.set_earlier((FEEDBACK_TIMER, source, 0), now + flow.feedback_delay())
+            self.consider(flow, source in urgent, now)
+
+    def consider(self, flow: Peer, urgent: bool, now: int) -> None:
+        """Something numbered has come from a peer: sends FEEDBACK if it is time, or to one that waits for it."""
+        if urgent or flow.unreported >= FEEDBACK_EVERY:
+            self.send(flow, now)
+        elif flow.unreported:
+            self._core.timers.set_earlier((FEEDBACK_TIMER, flow.rank, 0), now + flow.feedback_delay())
 
     def send(self, flow: Peer, now: int, *, repeat: bool = True) -> None:
         """Queues FEEDBACK and ends the interval; on a path that loses packets it is said once more if nothing comes of it."""

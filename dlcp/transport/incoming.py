@@ -178,6 +178,25 @@ class IncomingMessage:
         self._account(here, count, protected, now)
         return True
 
+    def place_one(self, payload: Bytes, index: int, protected: bool, now: int) -> bool:
+        """Places one packet; returns False, and changes nothing, if it is in already.
+
+        Args:
+            payload: ``uint8[n]``, as long as the packet.
+            index: Its number, within the message.
+            protected: Its protection bit.
+            now: Nanoseconds.
+        """
+        if self.have[index]:
+            return False
+        at = index * self.stride
+        self.buffer[at : at + payload.size] = payload
+        self.have[index] = True
+        self.missing -= 1
+        self.protected_missing -= protected
+        self._note_gap(now)
+        return True
+
     def _slide(self, frames: list[Frames], runs: list[tuple[int, int, int, int]]) -> None:
         full, end = self._full_rows.shape[0], HEADER_BYTES + self.stride
         for frame, start, stop, index in runs:
@@ -207,10 +226,15 @@ class IncomingMessage:
         self.have[here] = True
         self.missing -= count
         self.protected_missing -= int(np.count_nonzero(protected))
-        # Not divided by count: what matters is for how long a sender that is not done may be silent, and it may send in bursts.
+        self._note_gap(now)
+
+    def _note_gap(self, now: int) -> None:
+        # Not divided by the packets of a batch: what matters is for how long a sender that is not done may be silent, and it may
+        # send in bursts.
         gap = float(now - self.last_arrival)
-        self.interarrival = gap if not self.interarrival else self.interarrival + (gap - self.interarrival) / 4
-        self.last_arrival = now
+        if gap:
+            self.interarrival = gap if not self.interarrival else self.interarrival + (gap - self.interarrival) / 4
+            self.last_arrival = now
 
     def _copy(self, source: Bytes, indices: NDArray[np.int64], increasing: bool) -> None:
         full = self._full_rows.shape[0]
@@ -235,6 +259,12 @@ class IncomingMessage:
         if self.tags is None:
             self.tags = np.full(self.packets, UNKNOWN_TAG, np.uint8)
         self.tags[indices] = np.minimum(self.tags[indices], flags >> _TAG_SHIFT)
+
+    def note_tag(self, index: int, flags: int) -> None:
+        """Remembers the tag of one packet; see :meth:`note_tags`."""
+        if self.tags is None:
+            self.tags = np.full(self.packets, UNKNOWN_TAG, np.uint8)
+        self.tags[index] = min(int(self.tags[index]), flags >> _TAG_SHIFT)
 
     def note_trimmed(self, indices: NDArray[np.int64], protected: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Learns that a switch has cut the payload off some packets.

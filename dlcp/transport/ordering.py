@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.rtt import RttEstimator
-from dlcp.transport.serial import ahead_array
+from dlcp.transport.serial import MASK, ahead, ahead_array
 
 MIN_WINDOW_NS: Final = 50_000
 """Shortest wait for stragglers: what an I/O loop takes to turn round."""
@@ -83,6 +83,19 @@ class Ordering:
                 extra = ahead_array(delay[late], int(self._delay[kind]))
                 self._extent = max(self._extent, int(extra.max()) * 1000)
                 self._in_order = 0
+
+    def note_one(self, sequence: int, timestamp: int, priority: int, now: int, newest: bool) -> None:
+        """Takes one packet; ``newest``: its sequence number is higher than any before."""
+        delay = (now // 1000 - timestamp) & MASK
+        self._packets += 1
+        self._in_order += 1
+        distance = 1 if newest or not self._known[priority] else ahead(sequence, int(self._highest[priority]))
+        if distance > 0:
+            self._known[priority] = True
+            self._highest[priority], self._delay[priority] = sequence, delay
+        elif distance < 0:
+            self._extent = max(self._extent, ahead(delay, int(self._delay[priority])) * 1000)
+            self._in_order = 0
 
     def window(self, rtt: RttEstimator, for_good: bool) -> int:
         """Returns how long to wait for stragglers before calling them lost, in nanoseconds.

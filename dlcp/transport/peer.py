@@ -29,7 +29,9 @@ from dlcp.wire.header import CONTROL_CLASS
 FEEDBACK_EVERY: Final = 16
 """Numbered packets after which feedback is due at once."""
 FEEDBACK_DELAY_NS: Final = 500_000
-"""Longest time for which feedback is held back."""
+"""Longest time for which feedback is held back on a short path: a quarter of a round trip."""
+LONG_FEEDBACK_DELAY_NS: Final = 5_000_000
+"""Longest time for which it is held back at all: where a round trip takes longer, less often will do."""
 MIN_FEEDBACK_DELAY_NS: Final = 100_000
 """Shortest such time."""
 PACING_QUANTUM_NS: Final = 1_000_000
@@ -318,6 +320,21 @@ class Peer:
         self.queue_depth = max(self.queue_depth, queue_depth)
         self.unreported += count
 
+    def note_arrival(self, sequence: int, timestamp: int, priority: int, marked: bool, queue_depth: int, now: int) -> None:
+        """Counts one numbered packet, as :meth:`note_arrivals` does a batch."""
+        newest = ahead(sequence, self.highest) > 0
+        if newest:
+            self.highest = sequence
+            self.echo_timestamp = timestamp
+            self.echo_arrival = now
+        self.ordering.note_one(sequence, timestamp, priority, now, newest)
+        self.received = (self.received + 1) & MASK
+        if marked:
+            self.marked = (self.marked + 1) & MASK
+        if queue_depth > self.queue_depth:
+            self.queue_depth = queue_depth
+        self.unreported += 1
+
     def feedback(self, window: int, now: int) -> dict[str, int]:
         """Returns the columns of a feedback body and starts a new interval."""
         self.unreported = 0
@@ -355,4 +372,6 @@ class Peer:
 
     def feedback_delay(self) -> int:
         """Returns how long feedback may be held back: a flow with a small window waits for it."""
-        return min(max(self.rtt.smoothed // 4, MIN_FEEDBACK_DELAY_NS), FEEDBACK_DELAY_NS)
+        rtt = self.rtt
+        longest = max(FEEDBACK_DELAY_NS, min((rtt.minimum or 0) // 4, LONG_FEEDBACK_DELAY_NS))
+        return min(max(rtt.smoothed // 4, MIN_FEEDBACK_DELAY_NS), longest)

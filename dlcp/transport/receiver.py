@@ -14,8 +14,8 @@ from dlcp.transport.events import MessageReceived
 from dlcp.transport.finished import Finished
 from dlcp.transport.incoming import IncomingMessage
 from dlcp.transport.packets import Frames
-from dlcp.transport.peer import FEEDBACK_DELAY_NS
 from dlcp.transport.screening import Screened
+from dlcp.transport.single import Datagram
 from dlcp.wire.header import BUSY, HEADER, HEADER_BYTES, OVER, PacketType
 
 Bytes = NDArray[np.uint8]
@@ -82,7 +82,7 @@ class Receiver:
                 group.source, group.message, (group.length, group.stride, group.bound, group.protected_packets), group.size, now
             )
             if incoming is None:
-                self._note_straggler(group.source, group.message, group.flags)
+                self._note_straggler(group.source, group.message, _all_again(group.flags))
                 continue
             if incoming.place_runs(frames, group.runs, group.indices, group.ascending, group.protected, now):
                 new = group.size
@@ -91,7 +91,21 @@ class Receiver:
                 new = self._place_one_by_one(frames, group, incoming, now)
             if self.keep_tags:
                 incoming.note_tags(group.indices, group.flags)
-            self._placed(incoming, group.flags, new, now)
+            self._placed(incoming, _all_again(group.flags), new, now)
+
+    def on_packet(self, packet: Datagram, now: int) -> None:
+        """Places one data packet, which is whole and well-formed."""
+        core = self._core
+        incoming = self._find(packet.source, packet.message, packet.described, 1, now)
+        if incoming is None:
+            self._note_straggler(packet.source, packet.message, packet.again)
+            return
+        index = packet.offset // packet.stride
+        new = incoming.place_one(packet.body, index, packet.protected, now)
+        core.counters["delivered" if new else "duplicate"] += 1
+        if self.keep_tags:
+            incoming.note_tag(index, packet.flags)
+        self._placed(incoming, packet.again, new, now)
 
     def _place_one_by_one(self, frames: list[Frames], group: Group, incoming: IncomingMessage, now: int) -> int:
         """Some packets of the group are duplicates; returns how many are not."""
@@ -133,7 +147,7 @@ class Receiver:
         message = message_key(screened, int(which[0]))
         incoming = self._find(source, message, _described(record), len(which), now)
         if incoming is None:
-            self._note_straggler(source, message, flags)
+            self._note_straggler(source, message, _all_again(flags))
             return
         stride = incoming.stride
         indices = offsets // stride
@@ -165,20 +179,20 @@ class Receiver:
         core.counters["duplicate"] += int(indices.size) - new
         if self.keep_tags:
             incoming.note_tags(indices, flags)
-        self._placed(incoming, flags, new, now)
+        self._placed(incoming, _all_again(flags), new, now)
 
-    def _note_straggler(self, source: int, message: int, flags: NDArray[np.uint8]) -> None:
-        """Packets came for which there is no message: was one of them given up?"""
+    def _note_straggler(self, source: int, message: int, again: bool) -> None:
+        """Packets came for which there is no message: was one of them given up?  ``again``: all are retransmissions."""
         flow = self._core.peers[source]
         finished = flow.finished.get(message)
-        if finished is not None and finished.missing and not (flags & _RETRANSMISSION_BIT).all():
+        if finished is not None and finished.missing and not again:
             flow.ordering.straggler_came()
 
-    def _placed(self, incoming: IncomingMessage, flags: NDArray[np.uint8], new: int, now: int) -> None:
+    def _placed(self, incoming: IncomingMessage, again: bool, new: int, now: int) -> None:
         flow = self._core.peers[incoming.peer]
         flow.last_data = now
         if incoming.reported:
-            if not (flags & _RETRANSMISSION_BIT).all():
+            if not again:
                 flow.ordering.straggler_came()
             elif new:
                 # The copy that was asked for came, and the first one did not even by now: it was lost.
@@ -262,16 +276,14 @@ class Receiver:
 
     # -- probes and completion -----------------------------------------------------------------------------------------------
 
-    def on_probe(self, screened: Screened, index: int, now: int) -> None:
+    def on_probe(self, probe: Datagram, now: int) -> None:
         """A sender says that it has sent all of a message."""
-        record = screened.records[index]
-        source, message = int(screened.sources[index]), message_key(screened, index)
-        sequence = int(record["sequence"])
+        source, message, sequence = probe.source, probe.message, probe.sequence
         finished = self._core.peers[source].finished.get(message)
         if finished is not None:
             self._stop(source, message, finished, sequence, now)
             return
-        incoming = self._find(source, message, _described(record), 1, now, probe=sequence)
+        incoming = self._find(source, message, probe.described, 1, now, probe=sequence)
         if incoming is None:
             return
         incoming.note_probe(sequence, now)
@@ -282,7 +294,7 @@ class Receiver:
         grace = self._core.policy.grace
         flow = self._core.peers[incoming.peer]
         # A sender that waits for feedback is silent for a round trip and for as long as feedback is held back here.
-        floor = flow.rtt.smoothed + 4 * flow.rtt.variation + FEEDBACK_DELAY_NS
+        floor = flow.rtt.smoothed + 4 * flow.rtt.variation + flow.feedback_delay()
         floor = max(int(grace.floor_ms * MILLISECOND), floor)
         return incoming.deadline(grace.factor, floor, flow.ordering.window(flow.rtt, incoming.satisfied), flow.last_data)
 
@@ -299,7 +311,6 @@ class Receiver:
 
     def _decide(self, incoming: IncomingMessage, now: int) -> None:
         core = self._core
-        whole = incoming.satisfied
         incoming.allowed = core.evenness.allowed(incoming.peer, incoming.message, incoming.packets, incoming.bound)
         deadline = self._deadline(incoming)
         if deadline is None:
@@ -379,6 +390,11 @@ class Receiver:
 def message_key(screened: Screened, index: int) -> int:
     """Returns the 64-bit message id of datagram ``index``."""
     return int.from_bytes(screened.keys[index].tobytes(), "big")
+
+
+def _all_again(flags: Bytes) -> bool:
+    """Whether all packets are retransmissions; ``uint8[n]`` flags bytes."""
+    return bool((flags & _RETRANSMISSION_BIT).all())
 
 
 def _described(record: np.void) -> tuple[int, int, int, int]:

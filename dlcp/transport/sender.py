@@ -23,7 +23,7 @@ from dlcp.transport.events import Indices, MessageSent, MessageUnknown, describe
 from dlcp.transport.incoming import unpack_bitmap
 from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.packets import Burst, control_burst
-from dlcp.transport.peer import FEEDBACK_DELAY_NS, FEEDBACK_EVERY, Peer
+from dlcp.transport.peer import FEEDBACK_EVERY, Peer
 from dlcp.transport.serial import MASK, ahead
 from dlcp.wire.header import CONTROL_CLASS, OVER, REPORT_BODY
 
@@ -240,7 +240,7 @@ class Sender:
                 continue
             if beyond > 0:
                 # It left right behind what has arrived, so it should be there by now too, and feedback about it on its way.
-                allowed = max(flow.rtt.minimum or flow.rtt.smoothed, FEEDBACK_DELAY_NS)
+                allowed = max(flow.rtt.minimum or flow.rtt.smoothed, flow.feedback_delay())
             else:
                 passed.append(message)
                 allowed = flow.answer_delay(beyond == 0)

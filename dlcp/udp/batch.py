@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.packets import Burst
-from dlcp.udp.send import BLOCKED, MAX_PAYLOAD, Sender
+from dlcp.udp.send import BLOCKED, MAX_PAYLOAD, PlainSender
 from dlcp.udp.syscalls import CMSG, CMSG_HEADER, CMSG_SPACE, MMSGHDR, SOL_UDP, UDP_SEGMENT, address_of, sendmmsg, tos_option
 from dlcp.wire.header import HEADER_BYTES
 
@@ -30,8 +30,12 @@ _FEW: Final = 8
 """So many messages are described faster one by one than by columns."""
 
 
-class BatchSender(Sender):
-    """Sends through ``sendmmsg``, with segmentation offload if the kernel has it."""
+_HANDFUL: Final = 4
+"""So many datagrams are sent faster by calls of Python's ``socket``."""
+
+
+class BatchSender(PlainSender):
+    """Sends through ``sendmmsg``, with segmentation offload if the kernel has it; a handful of datagrams as its parent does."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -85,6 +89,8 @@ class BatchSender(Sender):
         self._one_datagram_a_message()
 
     def _advance(self, bursts: Sequence[Burst], index: int, row: int) -> tuple[int, int, bool]:
+        if len(bursts) - index <= _HANDFUL and sum(len(burst) for burst in bursts[index:]) - row <= _HANDFUL:
+            return super()._advance(bursts, index, row)
         segments = self._segments
         rows, end = self._plan(bursts, index, row)
         if not rows:

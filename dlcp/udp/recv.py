@@ -16,7 +16,7 @@ is put together by a copy; then the slots are changed.
 from __future__ import annotations
 
 import socket
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,17 +99,18 @@ class Receiver:
             count = slots.fill_one_by_one(self._socket, self._wanted, counters)
         if not count:
             return []
-        aggregated = self._offload and bool((slots.control["type"][:count] == UDP_GRO).any())
-        spilled = slots.overflow > 0 and int(slots.lengths[:count].max()) > slots.room
-        counters.bytes_received += int(slots.lengths[:count].sum())
+        lengths = slots.lengths[:count].tolist()
+        aggregated = self._offload and bool((slots.types[:count] == UDP_GRO).any())
+        spilled = slots.overflow > 0 and max(lengths) > slots.room
+        counters.bytes_received += sum(lengths)
         if aggregated or spilled:
             frames = self._split(slots, count)
         else:
             counters.packets_received += count
             # Where nothing is aggregated the ToS is the only control message there can be.
-            ecn = (slots.control[self._tos_name][:count, 0] & 3).astype(np.uint8) if self._tos else np.zeros(count, np.uint8)
+            ecn = (self._toses(slots)[:count] & 3).astype(np.uint8) if self._tos else np.zeros(count, np.uint8)
             frames = [Frames(slots.buffer[:count], slots.lengths[:count].copy(), ecn)]
-        slots.control[:count] = 0
+        slots.clear_control(count)
         if self._wide is not None:
             self._adapt(self._wide, aggregated, spilled, count)
         elif spilled:
@@ -117,6 +118,9 @@ class Receiver:
             self._slots = self._make_dense(_DENSE_BYTES if slots.room < _DENSE_BYTES else MAX_DATAGRAM)
             self._wanted = self._slots.count
         return frames
+
+    def _toses(self, slots: Slots) -> NDArray[Any]:
+        return slots.ints if self._tos_name == "int" else slots.octets
 
     def _adapt(self, wide: Slots, aggregated: bool, spilled: bool, count: int) -> None:
         if aggregated or spilled:

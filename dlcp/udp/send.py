@@ -138,21 +138,16 @@ class Sender:
 class PlainSender(Sender):
     """Sends one message a call through Python's ``socket``, for kernels without ``sendmmsg``."""
 
-    def _per_message(self, burst: Burst, row: int) -> tuple[int, int]:
-        """Checks the datagrams of a burst from ``row`` on.
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._tos_controls: dict[int, tuple[int, int, bytes]] = {}
 
-        Returns:
-            UDP payload bytes of the first, and how many datagrams one message may hold.
-        """
-        offsets, sizes = burst.offsets[row:], burst.sizes[row:]
-        room = 0 if burst.payload is None else burst.payload.size
-        # A negative number in any of the three shows in the sign of all of them together.
-        if int((offsets | sizes | (room - offsets - sizes)).min()) < 0:
-            raise ValueError("a burst has datagrams that reach beyond its payload")
-        size = burst.headers.shape[1] + int(sizes[0])
-        if len(sizes) == 1 or bool((sizes[:-1] != sizes[0]).any()) or sizes[-1] > sizes[0]:
-            return size, 1
-        return size, max(1, min(self._segments, MAX_PAYLOAD // max(size, 1)))
+    def _tos_control(self, tos: int) -> tuple[int, int, bytes]:
+        """Returns the control message that carries a ToS byte."""
+        known = self._tos_controls.get(tos)
+        if known is None:
+            known = self._tos_controls[tos] = (*tos_option(self._family), struct.pack("=i", tos))
+        return known
 
     def _advance(self, bursts: Sequence[Burst], index: int, row: int) -> tuple[int, int, bool]:
         burst = bursts[index]
@@ -161,44 +156,57 @@ class PlainSender(Sender):
             return index + 1, 0, False
         self._location(burst.peer)
         address = self._peers.addresses[burst.peer]
-        with_tos = self._capabilities.tos_cmsg
-        tos_control = (*tos_option(self._family), struct.pack("=i", burst.tos))
-        if not with_tos:
+        control = []
+        if self._capabilities.tos_cmsg:
+            control.append(self._tos_control(burst.tos))
+        else:
             self._set_tos(burst.tos)
-        size, per = self._per_message(burst, row)
+        pieces, sizes = _pieces(burst, row)
+        per = _per_message(sizes, self._segments)
+        cut = [*control, (SOL_UDP, UDP_SEGMENT, struct.pack("=H", sizes[0]))] if per > 1 else control
         counters = self._counters
-        while row < total:
-            count = min(per, total - row)
-            control = [tos_control] if with_tos else []
-            if count > 1:
-                control.append((SOL_UDP, UDP_SEGMENT, struct.pack("=H", size)))
-            elif per == 1:
-                size = burst.headers.shape[1] + int(burst.sizes[row])
+        for start in range(0, total - row, per):
+            count = min(per, total - row - start)
             counters.send_calls += 1
             try:
-                counters.bytes_sent += self._socket.sendmsg(_pieces(burst, row, count), control, 0, address)
+                counters.bytes_sent += self._socket.sendmsg(
+                    pieces[2 * start : 2 * (start + count)], cut if count > 1 else control, 0, address
+                )
             except OSError as problem:
                 code = problem.errno or 0
                 if code in BLOCKED:
                     counters.send_blocked += 1
-                    return index, row, True
-                if self._failed(code, burst.peer, size, count):
-                    row += count
+                    return index, row + start, True
+                if self._failed(code, burst.peer, sizes[start], count):
                     continue
-                return index, row, False
+                return index, row + start, False
             counters.packets_sent += count
             counters.batches_sent += count > 1
-            row += count
         return index + 1, 0, False
 
 
-def _pieces(burst: Burst, row: int, count: int) -> list[Any]:
-    if burst.payload is None:
-        return list(burst.headers[row : row + count])
+def _per_message(sizes: list[int], segments: int) -> int:
+    """Returns how many datagrams one message may hold: all but the last must have the same size, and that may be smaller."""
+    size = sizes[0]
+    if len(sizes) == 1 or segments == 1 or sizes[-1] > size or any(other != size for other in sizes[1:-1]):
+        return 1
+    return max(1, min(segments, MAX_PAYLOAD // max(size, 1)))
+
+
+def _pieces(burst: Burst, row: int) -> tuple[list[Any], list[int]]:
+    """Returns header and payload of each datagram from ``row`` on, two pieces each, and the bytes of both together.
+
+    Raises:
+        ValueError: A datagram reaches beyond the payload.
+    """
+    payload, width = burst.payload, burst.headers.shape[1]
+    room = 0 if payload is None else payload.size
+    view = b"" if payload is None else memoryview(payload)
     pieces: list[Any] = []
-    stop = row + count
-    for header, start, size in zip(
-        burst.headers[row:stop], burst.offsets[row:stop].tolist(), burst.sizes[row:stop].tolist(), strict=True
-    ):
-        pieces += [header, burst.payload[start : start + size]]
-    return pieces
+    sizes: list[int] = []
+    for header, start, size in zip(burst.headers[row:], burst.offsets[row:].tolist(), burst.sizes[row:].tolist(), strict=True):
+        if start < 0 or size < 0 or start + size > room:
+            raise ValueError("a burst has datagrams that reach beyond its payload")
+        pieces += (header, view[start : start + size])
+        sizes.append(width + size)
+    return pieces, sizes

@@ -38,6 +38,8 @@ class Slots:
         spill: ``uint8[count, overflow]``, what did not fit into the slots.
         lengths: ``int64[count]``, bytes of the messages received.
         control: ``CMSG[count, max(cells, 1)]``, their control messages; zero where there is none.
+        types: ``int32[count, max(cells, 1)]``, the types of those.
+        ints, octets: ``int32[count]``, ``uint8[count]``, the value of the first, read as the one or the other.
     """
 
     def __init__(self, count: int, room: int, width: int, cells: int, overflow: int = 0) -> None:
@@ -50,6 +52,10 @@ class Slots:
         self.lengths = np.zeros(count, np.int64)
         self.cells = cells
         self.control = np.zeros((count, max(cells, 1)), CMSG)
+        # Fields of a record array are looked up once: in a stream of single datagrams that would cost more than the call.
+        self.types = self.control["type"]
+        self.ints, self.octets = self.control["int"][:, 0], self.control["byte"][:, 0]
+        self._control_words = self.control.view(np.uintp).reshape(count, -1)
         self.control_bytes = cells * CMSG_SPACE
         self._describe()
 
@@ -83,6 +89,10 @@ class Slots:
         self.lengths[:got] = self._message_lengths[:got]
         self._control_lengths[:got] = self.control_bytes
         return got
+
+    def clear_control(self, count: int) -> None:
+        """Forgets the control messages of the first ``count`` slots."""
+        self._control_words[:count] = 0
 
     def fill_one_by_one(self, sock: socket.socket, wanted: int, counters: PortCounters) -> int:
         """Receives up to ``wanted`` messages, each with a call of Python's ``socket``; returns how many."""

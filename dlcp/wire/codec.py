@@ -55,11 +55,23 @@ _CHECK: Final = HEADER.slots["check"]
 def encode_header(**values: int) -> bytes:
     """Builds one sealed header from Python integers: what :func:`encode_headers` does, for control packets."""
     values.setdefault("version", VERSION)
-    header = int.from_bytes(HEADER.encode_one(**values), "big")
+    return seal_number(int.from_bytes(HEADER.encode_one(**values), "big"))
+
+
+def seal_number(header: int) -> bytes:
+    """Writes the check into one header, given as the number that its bytes are in network byte order."""
     # 2^16 is 1 modulo 2^16 - 1, so the end-around-carry sum of 16-bit words is a remainder.
     covered = header & _HEADER_MASK
     total = covered % 0xFFFF or (0xFFFF if covered else 0)
     return (header | (~total & 0xFFFF) << _CHECK.behind).to_bytes(HEADER_BYTES, "big")
+
+
+def header_ok(header: bytes) -> bool:
+    """Tells whether the check of one header of 48 bytes holds: :func:`check_ok` in plain integers."""
+    value = int.from_bytes(header, "big")
+    covered = value & _HEADER_MASK
+    total = covered % 0xFFFF or (0xFFFF if covered else 0)
+    return value >> _CHECK.behind & 0xFFFF == ~total & 0xFFFF
 
 
 def check_ok(headers: NDArray[np.uint8]) -> NDArray[np.bool_]:

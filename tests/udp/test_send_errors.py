@@ -47,7 +47,8 @@ class Kernel:
             vars(batch)["sendmmsg"] = self.sendmmsg
         else:
             self._real = None
-            sender._socket = self
+        # A handful of datagrams is sent without sendmmsg() anyway.
+        sender._socket = self
         self._sender = sender
 
     def restore(self) -> None:
