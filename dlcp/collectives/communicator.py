@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dlcp.collectives.bounds import PushBounds
 from dlcp.collectives.collective import Collective
 from dlcp.collectives.elements import item_bytes, wire_type
 from dlcp.collectives.link import Link
@@ -141,6 +142,7 @@ class Communicator(ReliableCalls):
         op: ReduceOp = "mean",
         tags: NDArray[np.uint8] | None = None,
         out: NDArray[Any] | None = None,
+        bound: float | None = None,
     ) -> Operation:
         """Starts reducing ``array`` over all ranks.
 
@@ -151,6 +153,8 @@ class Communicator(ReliableCalls):
             out: Where the result goes: same size and dtype, C-contiguous, writeable.  It may be ``array`` itself if the policy
                 allows no push to be lost, since the residual is read from ``array``; it must not overlap it otherwise.  After a
                 failure its contents are unspecified.
+            bound: Largest share of this rank's contribution that may be missing, at most the policy's ``loss.push``, which is
+                the default.  It travels with the messages, so that ranks need not agree.
 
         Returns:
             The operation; its result is a :class:`~dlcp.collectives.operation.Reduction`.
@@ -176,6 +180,7 @@ class Communicator(ReliableCalls):
             raise ValueError(f"op is {op!r}; mean and sum are known")
         output = np.empty_like(flat) if out is None else flat_array(out, "out")
         _check_output(flat, output, may_be_input=self.policy.loss.push == 0)
+        push = PushBounds(self.policy.loss, bound)
         handle = Operation(f"all-reduce of {flat.size} elements", flat.nbytes)
         common: dict[str, Any] = {
             "array": flat,
@@ -184,6 +189,7 @@ class Communicator(ReliableCalls):
             "tags": tags,
             "mean": op == "mean",
             "shape": array.shape,
+            "push": push,
         }
         with self._lock:
             wires, number = self._link.engine, self._next_number(handle)
@@ -255,8 +261,18 @@ class Communicator(ReliableCalls):
         self._link.abort(reason)
 
     def metrics(self) -> dict[str, Any]:
-        """Returns counters: ``transport`` (packets by verdict, messages by fate), ``udp``, ``faults``, ``peers``."""
+        """Returns counters: ``transport`` (packets by verdict, messages by fate), ``udp``, ``faults``, ``peers``, ``senders``.
+
+        The last says what each rank's contributions go without on average, as far as this rank sees.
+        """
         return self._link.metrics()
+
+    def take_notices(self) -> list[dict[str, Any]]:
+        """Returns the corrections of uneven loss since the last time (:mod:`dlcp.transport.evenness`), and forgets them."""
+        waiting, taken = self._link.engine.endpoint.evenness.notices, []
+        while waiting:
+            taken.append(waiting.popleft())
+        return taken
 
     def observe(self, observer: Observer | None) -> None:
         """Shows an observer what happens from now on, in place of the one before; None ends that."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dlcp.collectives.bounds import PushBounds
 from dlcp.collectives.collective import Collective, Wires, concatenate_lost, take_ranges
 from dlcp.collectives.elements import from_wire, to_wire
 from dlcp.collectives.operation import Operation, Reduction
@@ -37,6 +38,7 @@ class RingAllReduce(Collective):
         world: Number of ranks.
         mean: Divide by it.
         shape: Shape of the result.
+        push: What may be missing of what this rank sends on the way in.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class RingAllReduce(Collective):
         world: int,
         mean: bool,
         shape: tuple[int, ...],
+        push: PushBounds,
     ) -> None:
         super().__init__(wires, number, handle, plan.claim(array.dtype, mean), range(world))
+        self._push = push
         self._array = array
         self._output = output
         self._plan = plan
@@ -135,14 +139,8 @@ class RingAllReduce(Collective):
 
     def _pass_on(self, number: int, part: Part, payload: NDArray[np.uint8], now: int) -> None:
         self._sending[number] = payload
-        self.wires.send(
-            self._next,
-            self._id(Phase.RING_REDUCE, number),
-            payload,
-            tags=self._tags[part.packets],
-            bound=self.bound(Phase.RING_REDUCE),
-            now=now,
-        )
+        tags, bound = self._push.apply(self._tags[part.packets])
+        self.wires.send(self._next, self._id(Phase.RING_REDUCE, number), payload, tags=tags, bound=bound, now=now)
 
     def _spread(self, number: int, part: Part, payload: NDArray[np.uint8], now: int) -> None:
         bound = self.bound(Phase.RING_GATHER)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dlcp.collectives.bounds import PushBounds
 from dlcp.collectives.collective import Collective, Wires, concatenate_lost, put_ranges, take_ranges
 from dlcp.collectives.elements import from_wire, to_wire
 from dlcp.collectives.operation import Operation, Reduction
@@ -74,6 +75,7 @@ class ShardedAllReduce(Collective):
         owners: Ranks that own shards, in shard order.
         mean: Divide by the number of contributors.
         shape: Shape of the result.
+        push: What may be missing of the contribution.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class ShardedAllReduce(Collective):
         owners: Sequence[int],
         mean: bool,
         shape: tuple[int, ...],
+        push: PushBounds,
     ) -> None:
         super().__init__(wires, number, handle, plan.claim(array.dtype, mean), contributors)
+        self._push = push
         self._array = array
         self._output = output
         self._plan = plan
@@ -112,7 +116,6 @@ class ShardedAllReduce(Collective):
         wire = to_wire(self._array, self._plan.kind)
         item = self._plan.item
         turn = sorted(range(len(self._owners)), key=lambda shard: (self._owners[shard] - me) % (max(self._owners) + 1))
-        bound = self.bound(Phase.PUSH)
         for shard in turn:
             owner = self._owners[shard]
             for part in self._plan.shard(shard):
@@ -124,7 +127,8 @@ class ShardedAllReduce(Collective):
                 self._pulls[owner, part.index] = part
                 buffer = self._output[part.elements].view(np.uint8) if self._direct else None
                 self.wires.expect(owner, self._id(Phase.PULL, part), payload.size, buffer=buffer, now=now)
-                self.wires.send(owner, self._id(Phase.PUSH, part), payload, tags=self._tags[part.packets], bound=bound, now=now)
+                tags, bound = self._push.apply(self._tags[part.packets])
+                self.wires.send(owner, self._id(Phase.PUSH, part), payload, tags=tags, bound=bound, now=now)
         self._maybe_finish()
 
     def _start_own(self, part: Part, now: int) -> None:

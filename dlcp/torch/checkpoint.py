@@ -10,6 +10,7 @@ import torch
 
 from dlcp.collectives.residual import ResidualStore
 from dlcp.errors import ConfigError
+from dlcp.torch.adaptive import AdaptiveBound
 
 _VERSION = 1
 
@@ -21,20 +22,25 @@ class Checkpoint(NamedTuple):
         residuals: What is owed.
         passes: Backward passes so far.
         order: The recorded order of execution, which decides the classes, or None.
+        adapted: State of the adaptive bound, not yet checked, or None.
     """
 
     residuals: ResidualStore
     passes: int
     order: list[str] | None
+    adapted: dict[str, Any] | None
 
 
-def pack_state(residuals: ResidualStore, passes: int, order: list[str] | None) -> dict[str, Any]:
+def pack_state(
+    residuals: ResidualStore, passes: int, order: list[str] | None, adapted: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Returns the contents as nested dictionaries of numbers, strings and tensors."""
     stored = residuals.state_dict()
     for entry in stored["entries"].values():
         entry["ranges"] = torch.from_numpy(entry["ranges"])
         entry["values"] = torch.from_numpy(entry["values"])
-    return {"version": _VERSION, "residuals": stored, "passes": passes, "order": order}
+    packed = {"version": _VERSION, "residuals": stored, "passes": passes, "order": order}
+    return packed if adapted is None else {**packed, "adapted": adapted}
 
 
 def unpack_state(state: Mapping[str, Any], source: str, sizes: Mapping[str, int] | None) -> Checkpoint:
@@ -55,6 +61,9 @@ def unpack_state(state: Mapping[str, Any], source: str, sizes: Mapping[str, int]
         raise ConfigError(source, "passes", f"{passes!r}", "a count")
     if order is not None and not (isinstance(order, list) and all(isinstance(name, str) for name in order)):
         raise ConfigError(source, "order", f"a {type(order).__name__}", "a list of parameter names, or none")
+    adapted = state.get("adapted")  # checkpoints of before have none
+    if adapted is not None:
+        AdaptiveBound(1.0, 1, 1).load_state_dict(adapted, f"{source}: adapted")
     residuals = ResidualStore()
     residuals.load_state_dict(_arrays(state.get("residuals")), f"{source}: residuals")
     for key in residuals.keys():
@@ -63,7 +72,7 @@ def unpack_state(state: Mapping[str, Any], source: str, sizes: Mapping[str, int]
         if sizes is not None and entry is not None and size != entry.size:
             problem = "the model has no such parameter" if size is None else f"{entry.size} elements, the model has {size}"
             raise ConfigError(source, f"residuals.{key}", problem, "a checkpoint of the same model")
-    return Checkpoint(residuals, passes, order)
+    return Checkpoint(residuals, passes, order, adapted)
 
 
 def _arrays(state: Any) -> Any:

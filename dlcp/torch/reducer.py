@@ -32,6 +32,7 @@ from dlcp.collectives.communicator import Communicator
 from dlcp.collectives.operation import Operation, Reduction
 from dlcp.collectives.residual import ResidualStore
 from dlcp.errors import DLCPError, RemoteError
+from dlcp.torch.adaptive import Adaptation
 from dlcp.torch.c10d import GradBucket
 from dlcp.torch.layout import BucketLayout, LayerClasses, ParameterNames
 from dlcp.torch.staging import Stage, Staged, stage_for
@@ -63,6 +64,7 @@ class Reducer:
         max_in_flight: Buckets that may be under way at once; None for two on the host, any number elsewhere.
         began: Called at the start of each pass.
         ended: Called at the end of each pass that went well.
+        adaptation: Decides how much of a contribution may be missing; None leaves it to the policy.
 
     Attributes:
         error: What ended the work, or None.
@@ -80,6 +82,7 @@ class Reducer:
         max_in_flight: int | None,
         began: Callable[[], None],
         ended: Callable[[], None],
+        adaptation: Adaptation | None = None,
     ) -> None:
         self.communicator = communicator
         self.error: BaseException | None = None
@@ -99,6 +102,7 @@ class Reducer:
         self._max_in_flight = max_in_flight
         self._began = began
         self._ended = ended
+        self._adaptation = adaptation
         # Reentrant: a reduction that has ended already calls back from within the hook.
         self._changed = threading.Condition(threading.RLock())
         self._in_flight = 0
@@ -138,6 +142,8 @@ class Reducer:
                 return
             self.error = error
             self._residuals.restore(self._before_pass)
+            if self._adaptation is not None:
+                self._adaptation.meter.drop_pass()
             self._changed.notify_all()
         if isinstance(error, RemoteError):
             return  # the others have been told by the rank that failed
@@ -265,7 +271,13 @@ class Reducer:
             self.counts["elements"] += staged.contribution.size
             self.counts["packets"] += staged.tags.size
             self.counts["protected_packets"] += int(np.count_nonzero(staged.tags & 1))
-            operation = self.communicator.allreduce_async(staged.contribution, op="mean", tags=staged.tags, out=staged.result)
+            operation = self.communicator.allreduce_async(
+                staged.contribution,
+                op="mean",
+                tags=staged.tags,
+                out=staged.result,
+                bound=self._adaptation.control.bound if self._adaptation is not None else None,
+            )
         except BaseException as error:
             self._crash(flight, error)
             return
@@ -277,6 +289,8 @@ class Reducer:
             with self._changed:
                 if self.error is None:
                     self._record(flight.layout, reduction)
+                    if self._adaptation is not None:
+                        self._adaptation.meter.observe(flight.layout.names, reduction.output)
             flight.stage.deliver(flight.staged, flight.future)
         except BaseException as error:
             self._crash(flight, error)

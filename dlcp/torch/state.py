@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from dlcp.collectives.residual import ResidualStore
 from dlcp.errors import ClosedError, ConfigError, DLCPError
 from dlcp.policy import Policy
 from dlcp.tagging.layers import FirstForward
+from dlcp.torch.adaptive import Adaptation
 from dlcp.torch.c10d import Hook, PrefixStore
 from dlcp.torch.checkpoint import pack_state, unpack_state
 from dlcp.torch.layout import LayerClasses, ParameterNames
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from dlcp.store import Store
 
 _log = logging.getLogger(__name__)
+
+EVENTS_KEPT: Final = 4096
 
 # States made from one process group so far: the same number on all ranks, as each makes them in the same order.
 _claims: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
@@ -56,6 +60,9 @@ class DLCPState:
     Attributes:
         residuals: What has not arrived yet, by parameter.
         passes: Backward passes that were reduced, over restarts.
+        events: What happened to loss bounds, newest last, as plain dictionaries: ``bound`` (the adaptive bound has moved: step,
+            old, new, reason, ratio) and ``evenness`` (a sender's data is asked for beyond its bound, or no more: step, sender,
+            held, missing_share, others_share).  Whoever reads them may remove them; of many only the latest are kept.
     """
 
     def __init__(
@@ -69,6 +76,9 @@ class DLCPState:
             raise ValueError(f"max_in_flight is {max_in_flight}; at least 1 is needed")
         self.residuals = ResidualStore()
         self.passes = 0
+        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
+        self._adaptation: Adaptation | None = None
+        self._adapted: Mapping[str, Any] | None = None
         self._max_in_flight = max_in_flight
         self._order: list[str] | None = None
         self._owned = False
@@ -204,6 +214,15 @@ class DLCPState:
         self._classes = LayerClasses(names, communicator.policy.classes.count)
         if self._order is not None:
             self._classes.record(self._order)
+        loss = communicator.policy.loss
+        if loss.bound == "adaptive":
+            sample = communicator.policy.protection.sample
+            kept = self._adaptation.control.state_dict() if self._adaptation is not None else self._adapted
+            self._adaptation = Adaptation(loss.push, communicator.world, loss.bound_window, sample)
+            if kept is not None:
+                self._adaptation.control.load_state_dict(kept)
+        else:
+            self._adaptation = None
         self._reducer = Reducer(
             communicator,
             self.residuals,
@@ -212,6 +231,7 @@ class DLCPState:
             max_in_flight=self._max_in_flight,
             began=self._pass_began,
             ended=self._pass_ended,
+            adaptation=self._adaptation,
         )
 
     def _pass_began(self) -> None:
@@ -225,6 +245,12 @@ class DLCPState:
 
     def _pass_ended(self) -> None:
         self.passes += 1
+        change = self._adaptation.end_pass() if self._adaptation is not None else None
+        if change is not None:
+            _log.info("step %d: loss bound %.4g -> %.4g, %s (ratio %.3g)", self.passes, *change)
+            self.events.append({"event": "bound", "step": self.passes, **change._asdict()})
+        for notice in self.communicator.take_notices():
+            self.events.append({**notice, "step": self.passes})
         if self._resync is not None:
             self._resync.stepped()
 
@@ -272,12 +298,14 @@ class DLCPState:
         """Returns counts since the communicator was bound.
 
         ``hook`` holds buckets, elements, packets, protected_packets, lost_elements and lost_l1 (number and sum of |g| of what did
-        not arrive in its own pass), seconds (spent in the hook), passes, residual_elements, residual_l1 and nonfinite_elements;
-        ``transport`` is what the communicator reports.
+        not arrive in its own pass), bound (if it is adaptive), seconds (spent in the hook), passes, residual_elements,
+        residual_l1 and nonfinite_elements; ``transport`` is what the communicator reports.
         """
         mass = self.residuals.mass()
         hook: dict[str, Any] = dict(self._reducer.counts) if self._reducer is not None else {}
         hook["passes"] = self.passes
+        if self._adaptation is not None:
+            hook["bound"] = self._adaptation.control.bound
         hook["residual_elements"] = mass.elements
         hook["residual_l1"] = mass.l1
         hook["nonfinite_elements"] = self.residuals.nonfinite
@@ -289,7 +317,8 @@ class DLCPState:
         It is this rank's own: every rank saves its own, and on resuming each is loaded by exactly one rank.  To be called between
         steps.
         """
-        return pack_state(self.residuals, self.passes, self._order)
+        adapted = self._adaptation.control.state_dict() if self._adaptation is not None else None
+        return pack_state(self.residuals, self.passes, self._order, adapted)
 
     def load_state_dict(self, state: Mapping[str, Any], source: str = "<state_dict>") -> None:
         """Takes up a checkpoint.
@@ -305,6 +334,11 @@ class DLCPState:
             {name: parameter.numel() for name, parameter in self._model.named_parameters()} if self._model is not None else None
         )
         loaded = unpack_state(state, source, sizes)
+        if loaded.adapted is not None:
+            if self._adaptation is not None:
+                self._adaptation.control.load_state_dict(loaded.adapted, f"{source}: bound")
+            else:
+                self._adapted = loaded.adapted
         self.residuals.restore(loaded.residuals.snapshot())
         self.passes = loaded.passes
         self._order = loaded.order
@@ -322,6 +356,8 @@ class DLCPState:
         scale changes.
         """
         self.residuals.scale(factor)
+        if self._adaptation is not None:
+            self._adaptation.scale(factor)
 
     def __getstate__(self) -> dict[str, Any]:
         _log.warning("a pickled DLCPState holds neither communicator nor model: bind() and attach() it again")
