@@ -9,7 +9,7 @@ from dlcp.policy import Policy
 from dlcp.transport.core import INITIAL_RTT_NS, MILLISECOND
 from dlcp.transport.ordering import MIN_WINDOW_NS, UNKNOWN_WINDOW_NS
 from dlcp.transport.outgoing import BOUND_SCALE, bound_to_wire
-from dlcp.transport.peer import FEEDBACK_DELAY_NS, FEEDBACK_EVERY, MIN_FEEDBACK_DELAY_NS, PACING_QUANTUM_NS
+from dlcp.transport.peer import FEEDBACK_DELAY_NS, FEEDBACK_EVERY, LONG_FEEDBACK_DELAY_NS, MIN_FEEDBACK_DELAY_NS, PACING_QUANTUM_NS
 from sim.engine.dlcp_rules import MOST_PATIENCE
 from sim.engine.dlcp_window import PACKET, SHARE
 from sim.engine.layout import (
@@ -54,6 +54,7 @@ from sim.engine.layout import (
     U_GRACE_FLOOR,
     U_GREATEST,
     U_LEAST_DELAY,
+    U_LONG_DELAY,
     U_MOST_DELAY,
     U_PROBE_LEAST,
     U_PROBE_MOST,
@@ -83,6 +84,7 @@ def write_rules(memory: Memory, policy: Policy, packet_bytes: int, scale: float)
     memory[rules + U_EVERY] = FEEDBACK_EVERY
     memory[rules + U_LEAST_DELAY] = wait(MIN_FEEDBACK_DELAY_NS)
     memory[rules + U_MOST_DELAY] = wait(FEEDBACK_DELAY_NS)
+    memory[rules + U_LONG_DELAY] = wait(LONG_FEEDBACK_DELAY_NS)
     memory[rules + U_UNKNOWN] = wait(UNKNOWN_WINDOW_NS)
     memory[rules + U_SHORTEST] = wait(MIN_WINDOW_NS)
     memory[rules + U_GRACE_FLOOR] = wait(grace.floor_ms * MILLISECOND)

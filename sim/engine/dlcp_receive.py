@@ -8,6 +8,7 @@ from __future__ import annotations
 from sim.engine.agenda import arm
 from sim.engine.dlcp_rules import (
     CLEAN_RUN,
+    feedback_delay,
     note_order,
     patience,
     rule,
@@ -51,6 +52,7 @@ from sim.engine.layout import (
     FEEDBACK,
     H_TRIM_BYTES,
     KEPT,
+    KIND_MASK,
     KIND_SHIFT,
     P_EXTRA,
     P_FLAGS,
@@ -84,7 +86,6 @@ from sim.engine.layout import (
     U_GRACE_FACTOR,
     U_GRACE_FLOOR,
     U_LEAST_DELAY,
-    U_MOST_DELAY,
 )
 from sim.engine.ports import give_packet, take_packet
 from sim.engine.words import MASK32, Words, has, ld, put, st
@@ -105,14 +106,10 @@ def note_arrival(m: Words, pair: int, packet: int, now: int) -> None:
         st(m, pair + R_MARKS, ld(m, pair + R_MARKS) + 1)
     unreported = ld(m, pair + R_UNREPORTED) + 1
     st(m, pair + R_UNREPORTED, unreported)
-    if unreported >= rule(m, U_EVERY) or (flags >> KIND_SHIFT) & 7 != DATA:
+    if unreported >= rule(m, U_EVERY) or (flags >> KIND_SHIFT) & KIND_MASK != DATA:
         send_feedback(m, pair, 1, now)
     else:
-        delay = smoothed(m, ld(m, pair + R_REVERSE)) >> 2
-        least = rule(m, U_LEAST_DELAY)
-        most = rule(m, U_MOST_DELAY)
-        delay = delay if delay > least else least
-        set_earlier(m, pair + R_FEEDBACK, now + (delay if delay < most else most))
+        set_earlier(m, pair + R_FEEDBACK, now + feedback_delay(m, ld(m, pair + R_REVERSE)))
 
 
 def send_feedback(m: Words, pair: int, repeat: int, now: int) -> None:
@@ -251,7 +248,7 @@ def deadline(m: Words, flow: int) -> int:
         return (last if last > probed else probed) + straggler_window(m, pair, reverse, good)
     if good:
         # A sender that waits for feedback is silent for a round trip and for as long as feedback is held back here.
-        floor = patience(m, reverse) + rule(m, U_MOST_DELAY)
+        floor = patience(m, reverse) + feedback_delay(m, reverse)
         least = rule(m, U_GRACE_FLOOR)
         floor = floor if floor > least else least
         gaps = ld(m, flow + D_GAP) * rule(m, U_GRACE_FACTOR) >> 8

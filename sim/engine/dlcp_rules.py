@@ -24,6 +24,9 @@ from sim.engine.layout import (
     R_SRTT,
     T_WANTED,
     U_FIRST_RTT,
+    U_LEAST_DELAY,
+    U_LONG_DELAY,
+    U_MOST_DELAY,
     U_PROBE_LEAST,
     U_PROBE_MOST,
     U_SHORTEST,
@@ -57,6 +60,19 @@ def smoothed(m: Words, pair: int) -> int:
     """Returns the smoothed round trip; before there is one, and for no pair at all, what is assumed."""
     value = ld(m, pair + R_SRTT) if pair else 0
     return value if value else rule(m, U_FIRST_RTT)
+
+
+def feedback_delay(m: Words, pair: int) -> int:
+    """Returns how long feedback may be held back: a quarter of a round trip, within limits."""
+    longest = rule(m, U_LONG_DELAY)
+    shortest = ld(m, pair + R_RTTMIN) >> 2 if pair else 0
+    longest = shortest if shortest < longest else longest
+    most = rule(m, U_MOST_DELAY)
+    longest = longest if longest > most else most
+    least = rule(m, U_LEAST_DELAY)
+    delay = smoothed(m, pair) >> 2
+    delay = delay if delay > least else least
+    return delay if delay < longest else longest
 
 
 def patience(m: Words, pair: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sim.engine.agenda import arm
 from sim.engine.dlcp_rules import (
+    feedback_delay,
     in_flight,
     is_lossy,
     probe_timeout,
@@ -81,7 +82,6 @@ from sim.engine.layout import (
     SIZE_SHIFT,
     T_WANTED,
     U_EVERY,
-    U_MOST_DELAY,
     U_QUANTUM,
     U_SHORTEST,
     U_UNKNOWN,
@@ -353,7 +353,7 @@ def hasten(m: Words, pair: int, everything: bool, now: int) -> None:
         if number and beyond <= reach:
             if beyond > 0:
                 allowed = ld(m, pair + R_RTTMIN)
-                delay = rule(m, U_MOST_DELAY)
+                delay = feedback_delay(m, pair)
                 allowed = allowed if allowed > delay else delay
             else:
                 st(m, flow + D_PROBE_NUMBER, 0)

@@ -37,6 +37,7 @@ H_PATIENCE: Final = 26
 H_OPEN: Final = 27
 H_CONTROL_BYTES: Final = 28
 H_RULES: Final = 29
+H_LOSSLESS: Final = 30
 H_WORDS: Final = 64
 
 # Event: part of another record
@@ -59,6 +60,12 @@ K_FEEDBACK: Final = 6
 K_PING: Final = 7
 K_PACE: Final = 8
 K_PULL: Final = 9
+K_SPEND: Final = 10
+K_DECAY: Final = 11
+K_RISE: Final = 12
+K_DEADLINE: Final = 13
+K_REFRESH: Final = 14
+K_EXPIRE: Final = 15
 K_CREDIT: Final = 20
 
 # Heap entry
@@ -99,7 +106,25 @@ A_WAITED: Final = 36
 A_CLASSES: Final = 39
 A_QUEUES: Final = 40
 A_RINGS: Final = 72
-A_WORDS: Final = 80
+# of priority flow control: at the end that the arc leads to, and, from A_EXPIRE on, at the one that it comes from
+A_REVERSE: Final = 80
+A_XOFF: Final = 81
+A_XON: Final = 82
+A_SPACE: Final = 83
+A_ASKED: Final = 84
+A_QUANTA: Final = 85
+A_INGRESS: Final = 88
+A_REFRESH: Final = 96
+A_EXPIRE: Final = 100
+A_PAUSES: Final = 104
+A_PAUSED: Final = 105
+A_PAUSED_AT: Final = 106
+A_WORDS: Final = 112
+
+# Bits of A_PENDING: an event is entered; a pause frame is to be sent; above, the classes that are paused
+SERVICE: Final = 1
+NOTIFY: Final = 2
+PAUSED_SHIFT: Final = 8
 
 # Statistics of one class of an arc, if it has any: its counters are those of the arc, in their order
 C_WAIT: Final = A_WAIT - A_PACKETS
@@ -129,6 +154,9 @@ N_PULL_RING: Final = 12
 N_PULL_GAP: Final = 13
 N_WORDS: Final = 16
 
+# In N_ROOM: room is what each of its ports has for what comes in there
+BY_INGRESS: Final = -1
+
 # Group of next hops
 G_COUNT: Final = 0
 G_TURN: Final = 1
@@ -154,6 +182,8 @@ CUT: Final = 64
 AGAIN: Final = 128
 SPRAY_SHIFT: Final = 8
 DEAD: Final = 1024
+RANKED: Final = 2048
+KIND_MASK: Final = 15
 KIND_SHIFT: Final = 12
 SIZE_SHIFT: Final = 20
 
@@ -170,6 +200,9 @@ STATUS: Final = 4
 STOP: Final = 5
 PING: Final = 6
 PULL: Final = 7
+PAUSE: Final = 8
+NOTICE: Final = 9
+NAK: Final = 10
 
 # Flow: one message with its sender and its receiver
 F_TIMER: Final = 0
@@ -266,6 +299,35 @@ D_URGENCY: Final = 59
 D_SEEN: Final = 60
 D_WORDS: Final = 64
 
+# of senders with a rate, behind the words of window transports
+V_SPEND: Final = 64
+V_DECAY: Final = 68
+V_RISE: Final = 72
+V_DEADLINE: Final = 76
+V_RATE: Final = 80
+V_TARGET: Final = 81
+V_ALPHA: Final = 82
+V_LINE: Final = 83
+V_NEXT: Final = 84
+V_BYTES: Final = 85
+V_BY_BYTES: Final = 86
+V_BY_TIME: Final = 87
+V_NOTICED: Final = 88
+V_EXPECTED: Final = 89
+V_NAKED: Final = 90
+V_HIGHEST: Final = 91
+V_BOUND: Final = 92
+V_LAST: Final = 93
+V_WORDS: Final = 96
+
+# What receivers with a deadline know of messages of about one size
+L_COUNT: Final = 0
+L_BOUND: Final = 1
+L_EARLY: Final = 2
+L_SHARE: Final = 3
+L_SAMPLES: Final = 8
+L_WORDS: Final = 32
+
 # Pair: a rank and a peer, in one direction; its flow control, and what the peer counts
 R_FEEDBACK: Final = 0
 R_PING: Final = 4
@@ -357,6 +419,7 @@ U_GAIN: Final = 10
 U_TOLERANCE: Final = 11
 U_GREATEST: Final = 12
 U_FIRST_RTT: Final = 13
+U_LONG_DELAY: Final = 14
 U_WORDS: Final = 16
 
 RAW: Final = 0
@@ -365,6 +428,11 @@ DCTCP: Final = 2
 CUBIC: Final = 3
 DLCP: Final = 4
 NDP: Final = 5
+ROCE: Final = 6
+DCQCN: Final = 7
+PFABRIC: Final = 8
+TIMEOUT: Final = 9
+WARMUP: Final = 10
 
 # Verdicts of run()
 PAUSED: Final = 0
