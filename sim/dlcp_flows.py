@@ -9,7 +9,13 @@ from dlcp.policy import Policy
 from dlcp.transport.core import INITIAL_RTT_NS, MILLISECOND
 from dlcp.transport.ordering import MIN_WINDOW_NS, UNKNOWN_WINDOW_NS
 from dlcp.transport.outgoing import BOUND_SCALE, bound_to_wire
-from dlcp.transport.peer import FEEDBACK_DELAY_NS, FEEDBACK_EVERY, LONG_FEEDBACK_DELAY_NS, MIN_FEEDBACK_DELAY_NS, PACING_QUANTUM_NS
+from dlcp.transport.peer import (
+    FEEDBACK_DELAY_NS,
+    FEEDBACK_EVERY,
+    LONG_FEEDBACK_DELAY_NS,
+    MIN_FEEDBACK_DELAY_NS,
+    PACING_QUANTUM_NS,
+)
 from sim.engine.dlcp_rules import MOST_PATIENCE
 from sim.engine.dlcp_window import PACKET, SHARE
 from sim.engine.layout import (
