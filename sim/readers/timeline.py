@@ -1,0 +1,223 @@
+"""What ranks do, as messages: computing, collectives, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sim.messages import Message
+from sim.readers.found import POLICY
+from sim.readers.text import MAX_MESSAGES
+from sim.traffic import Job, Ready, ring
+
+KINDS: Final = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+)
+_LOSSY: Final = ("all_reduce", "reduce_scatter", "reduce")
+"""What sums gradients, and may miss as much as the policy says; the rest arrives whole."""
+
+
+class TooMany(ValueError):
+    """More messages than a simulation should have."""
+
+
+class Timeline:
+    """Messages under construction.
+
+    Args:
+        limit: Most of them.
+
+    Attributes:
+        messages: So far; rank and host are one.
+    """
+
+    def __init__(self, limit: int = MAX_MESSAGES) -> None:
+        self.messages: list[Message] = []
+        self._limit = limit
+
+    def compute(self, rank: int, duration: int, after: Sequence[int] = (), *, group: str = "compute", iteration: int = 0) -> int:
+        """Adds a time, in picoseconds, for which a rank computes; returns its number.
+
+        Raises:
+            TooMany: There is no room.
+        """
+        self._reserve(1)
+        self.messages.append(Message(rank, rank, 1, after=list(after), delay=duration, group=group, iteration=iteration))
+        return len(self.messages) - 1
+
+    def send(self, source: int, destination: int, size: int, after: Sequence[int] = (), *, group: str = "send") -> int:
+        """Adds a message that arrives whole; returns its number; raises TooMany."""
+        self._reserve(1)
+        self.messages.append(Message(source, destination, max(size, 1), after=list(after), group=group))
+        return len(self.messages) - 1
+
+    def collective(
+        self,
+        kind: str,
+        members: Sequence[int],
+        size: int,
+        ready: Ready,
+        *,
+        root: int = 0,
+        group: str = "",
+        iteration: int = 0,
+        priority: int = 0,
+    ) -> list[int]:
+        """Adds a collective.
+
+        Args:
+            kind: One of :data:`KINDS`.
+            members: The ranks.
+            size: Bytes of the whole: what every rank has of an all-reduce, broadcast, reduce, or all-to-all; what all ranks have
+                together of an all-gather, gather, scatter, or reduce-scatter.
+            ready: For each member the messages that it waits for.
+            root: Position of the root in ``members``.
+            group, iteration, priority: Of every message.
+
+        Returns:
+            For each member a message with which it is through.
+
+        Raises:
+            TooMany: There is no room.
+        """
+        first, count = len(self.messages), len(members)
+        self._reserve(_cost(kind, count) + count)
+        job = Job(list(members), messages=self.messages)
+        if count > 1:
+            done = _WAYS[kind](job, size, ready, root)
+        else:
+            done = [list(mine) for mine in ready]
+        lossy = kind in _LOSSY
+        for message in self.messages[first:]:
+            message.bound = POLICY if lossy else 0.0
+            message.protected = POLICY if lossy else 1.0
+            message.group, message.iteration, message.priority = group or kind, iteration, priority
+        # One message for each member stands for all that it waits for: whatever follows has one edge rather than many.
+        return [self.compute(rank, 0, mine, group="done", iteration=iteration) for rank, mine in zip(members, done, strict=True)]
+
+    def _reserve(self, count: int) -> None:
+        if len(self.messages) + count > self._limit:
+            raise TooMany(f"more than {self._limit} messages")
+
+
+def _cost(kind: str, count: int) -> int:
+    """Returns how many messages a collective takes, at most."""
+    if kind == "all_reduce":
+        return 2 * count * (count - 1)
+    if kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        return count * (count - 1)
+    return count * count.bit_length() if kind == "barrier" else count - 1
+
+
+def _all_reduce(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+    return ring(job, size, ready)
+
+
+def _around(job: Job, size: int, ready: Ready, reduce: bool) -> list[list[int]]:
+    """Passes the shares of ranks on around a ring."""
+    world = job.world
+    before = [list(mine) for mine in ready]
+    for step in range(world - 1):
+        sent = []
+        for rank in range(world):
+            part = (rank - step) % world
+            length = size * (part + 1) // world - size * part // world
+            sent.append(job.send(rank, (rank + 1) % world, length, before[rank]))
+        before = [[sent[(rank - 1) % world], *(ready[rank] if reduce else ())] for rank in range(world)]
+    return before
+
+
+def _all_gather(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+    return _around(job, size, ready, reduce=False)
+
+
+def _reduce_scatter(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+    return _around(job, size, ready, reduce=True)
+
+
+def _all_to_all(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+    world = job.world
+    done = [list(mine) for mine in ready]
+    for offset in range(1, world):
+        for rank in range(world):
+            other = (rank + offset) % world
+            done[other].append(job.send(rank, other, size // world, ready[rank]))
+    return done
+
+
+def _broadcast(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+    """A binomial tree: those who have it send to as many who do not."""
+    world = job.world
+    done = [list(mine) for mine in ready]
+    reach = 1
+    while reach < world:
+        for place in range(min(reach, world - reach)):
+            source, target = (root + place) % world, (root + place + reach) % world
+            message = job.send(source, target, size, done[source])
+            done[target].append(message)
+        reach *= 2
+    return done
+
+
+def _reduce(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+    world = job.world
+    done = [list(mine) for mine in ready]
+    reach = 1 << (world - 1).bit_length()
+    while reach > 1:
+        reach //= 2
+        for place in range(min(reach, world - reach)):
+            target, source = (root + place) % world, (root + place + reach) % world
+            done[target].append(job.send(source, target, size, done[source]))
+    return done
+
+
+def _gather(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+    done = [list(mine) for mine in ready]
+    for rank in range(job.world):
+        if rank != root:
+            done[root].append(job.send(rank, root, size // job.world, ready[rank]))
+    return done
+
+
+def _scatter(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+    done = [list(mine) for mine in ready]
+    for rank in range(job.world):
+        if rank != root:
+            done[rank].append(job.send(root, rank, size // job.world, ready[root]))
+    return done
+
+
+def _barrier(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+    """Dissemination: in round k everybody tells who is 2^k further on."""
+    world = job.world
+    before = [list(mine) for mine in ready]
+    reach = 1
+    while reach < world:
+        sent = [job.send(rank, (rank + reach) % world, 1, before[rank]) for rank in range(world)]
+        before = [[sent[(rank - reach) % world], sent[rank]] for rank in range(world)]
+        reach *= 2
+    return before
+
+
+_WAYS: Final[dict[str, Callable[[Job, int, Ready, int], list[list[int]]]]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "barrier": _barrier,
+}
+
+
+__all__ = ["KINDS", "Timeline", "TooMany"]
