@@ -8,10 +8,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sim.cli_results import VERBS, add_verbs
 from sim.memory import ENGINES
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ examples:
   dlcp sim run job.toml --out results/dlcp --seed 7         and a row for every message and every port
   dlcp sim run job.toml --set transport.name=dctcp --json > dctcp.json
   dlcp sim compare dctcp.json results/dlcp
+  dlcp sim compare results/dlcp results/tcp --html compare.html
   dlcp sim bench --hosts 1024 --json | jq .packet_hops_per_cpu_s
 
 exit codes of run:
@@ -49,8 +51,8 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
     run_ = verbs.add_parser("run", help="run a scenario")
     run_.add_argument("file", type=Path, help="scenario file")
-    run_.add_argument("--out", type=Path, help="folder for messages.csv, ports.csv and summary.json; made if it is not there")
-    run_.add_argument("--jsonl", action="store_true", help="messages.jsonl and ports.jsonl in place of CSV")
+    run_.add_argument("--out", type=Path, help="folder for tables, summary.json, report.html and trace.json; made if need be")
+    run_.add_argument("--jsonl", action="store_true", help="tables as JSON lines in place of CSV")
     run_.add_argument("--seed", type=int, help="in place of the file's")
     run_.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="change a key of the file, such as transport.name=dctcp"
@@ -65,11 +67,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     bench.add_argument("--hosts", type=int, choices=(128, 1024), default=128, help="size of the network (%(default)s)")
     bench.add_argument("--runs", type=int, default=5, help="runs of each transport (%(default)s)")
     bench.add_argument("--json", action="store_true", help="one JSON document")
-
-    compare = verbs.add_parser("compare", help="what differs between two runs")
-    compare.add_argument("left", type=Path, help="summary, or folder of --out")
-    compare.add_argument("right", type=Path, help="likewise")
-    compare.add_argument("--json", action="store_true", help="one JSON document")
+    add_verbs(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,48 +75,35 @@ def run(args: argparse.Namespace) -> int:
     from sim.errors import MissingPackage
 
     try:
-        return {"run": _run, "bench": _bench, "compare": _compare}[args.verb](args)
+        return {"run": _run, "bench": _bench, **VERBS}[args.verb](args)
     except MissingPackage as error:
         print(f"dlcp sim: {error}", file=sys.stderr)
         return MISSING
 
 
 def _run(args: argparse.Namespace) -> int:
-    from sim.results import MESSAGE_COLUMNS, PORT_COLUMNS, Rows, Writer, ports, summarize
+    from sim.output import Folder, play
     from sim.scenario_file import read
 
     overrides = [*args.set, *([f"seed={args.seed}"] if args.seed is not None else [])]
     scenario = read(args.file, overrides)
     simulation = scenario.build(args.file.parent, args.engine)
-    rows = Rows(simulation)
-    suffix = "jsonl" if args.jsonl else "csv"
-    with ExitStack() as stack:
-        writer = None
-        if args.out is not None:
-            args.out.mkdir(parents=True, exist_ok=True)
-            writer = Writer(args.out / f"messages.{suffix}", MESSAGE_COLUMNS)
-            stack.callback(writer.close)
-        interrupted = stack.enter_context(_interrupts())
-        line = _Line(quiet=args.quiet or not sys.stderr.isatty())
+    folder = None if args.out is None else Folder(args.out, jsonl=args.jsonl)
+    line = _Line(quiet=args.quiet or not sys.stderr.isatty())
+    with _interrupts() as interrupted:
 
         def report(progress: Progress) -> bool:
-            if writer is not None:
-                writer.write(rows.new())
             line.show(progress)
             return bool(interrupted)
 
-        finished = simulation.run(int(scenario.limit), report)
-        line.clear()
-        summary = summarize(simulation)
-        summary["interrupted"] = bool(interrupted)
-        if writer is not None:
-            writer.write(rows.new())
-            table = Writer(args.out / f"ports.{suffix}", PORT_COLUMNS)
-            stack.callback(table.close)
-            table.write(ports(simulation))
-            (args.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        summary = play(simulation, scenario, report, base=args.file.parent, folder=folder)
+    line.clear()
+    if folder is not None:
+        from sim.report import write_report
+
+        write_report(folder.path)
     print(json.dumps(summary, indent=2) if args.json else "\n".join(described(summary)))
-    return INTERRUPTED if interrupted else 0 if finished else UNFINISHED
+    return INTERRUPTED if summary["interrupted"] else 0 if summary["finished"] else UNFINISHED
 
 
 @contextmanager
@@ -193,19 +178,6 @@ def _bench(args: argparse.Namespace) -> int:
         if isinstance(found, dict):
             rate = found["packet_hops_per_cpu_s"] / 1e6
             print(f"{name:<8}{rate:>8.2f} M packet-hops/CPU-s{found['events_per_hop']:>8.2f} events/hop")
-    return 0
-
-
-def _compare(args: argparse.Namespace) -> int:
-    from sim.compare import compare, load
-
-    rows = compare(load(args.left), load(args.right))
-    if args.json:
-        print(json.dumps([dict(zip(("name", "left", "right", "change"), row, strict=True)) for row in rows], indent=2))
-        return 0
-    print(f"{'':<32}{'left':>14}{'right':>14}{'change':>10}")
-    for name, left, right, change in rows:
-        print(f"{name:<32}{left:>14.6g}{right:>14.6g}{'' if change is None else f'{change:+.1%}':>10}")
     return 0
 
 

@@ -1,12 +1,17 @@
-"""Compares the summaries of two runs."""
+"""Compares the summaries of runs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dlcp.errors import ConfigError
+
+Found = tuple[str, list[float | None], list[float | None]]
+
+_GROUPS: Final = ("completion_s", "slowdown", "collectives_s", "packets")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -27,22 +32,52 @@ def load(path: Path) -> dict[str, Any]:
     return found
 
 
-def compare(left: dict[str, Any], right: dict[str, Any]) -> list[tuple[str, float, float, float | None]]:
-    """Returns name, both values, and the change from left to right (0.1 is a tenth more) of what the two have in common."""
-    rows: list[tuple[str, float, float, float | None]] = []
+def metrics(summary: dict[str, Any]) -> dict[str, float]:
+    """Returns the numbers of a summary by name, such as ``completion_s.p99``."""
+    found: dict[str, float] = {}
+    for group in _GROUPS:
+        for key, value in summary.get(group, {}).items():
+            if _is_number(value):
+                found[f"{group}.{key}"] = value
+    for group in ("by_size_bytes", "by_class"):
+        for part, columns in summary.get(group, {}).items():
+            for column, values in columns.items():
+                found |= {f"{group}.{part}.{column}.{key}": value for key, value in values.items() if _is_number(value)}
+    for group in ("steps_s", "exposed_s"):
+        times = summary.get(group) or []
+        if times and all(map(_is_number, times)):
+            found[f"{group}.mean"] = sum(times) / len(times)
+            found[f"{group}.max"] = max(times)
+    for key in ("now_s", "complete", "packet_hops", "events"):
+        if _is_number(summary.get(key)):
+            found[key] = summary[key]
+    return found
 
-    def add(name: str, a: object, b: object) -> None:
-        if isinstance(a, int | float) and isinstance(b, int | float) and not isinstance(a, bool) and not isinstance(b, bool):
-            rows.append((name, a, b, b / a - 1 if a else None))
 
-    for group in ("completion_s", "slowdown", "packets"):
-        for key, value in left.get(group, {}).items():
-            add(f"{group}.{key}", value, right.get(group, {}).get(key))
-    steps = [summary.get("steps_s") or [] for summary in (left, right)]
-    if all(steps):
-        add("steps_s.mean", *(sum(times) / len(times) for times in steps))
-    add("now_s", left.get("now_s"), right.get("now_s"))
+def table(summaries: Sequence[dict[str, Any]]) -> list[Found]:
+    """Returns name, values, and changes against the first (0.1 is a tenth more) of what at least two of them have."""
+    found = [metrics(summary) for summary in summaries]
+    names = dict.fromkeys(name for each in found for name in each if not name.startswith("by_"))
+    rows: list[Found] = []
+    for name in names:
+        values = [each.get(name) for each in found]
+        if sum(value is not None for value in values) >= min(2, len(summaries)):
+            first = values[0]
+            rows.append((name, values, [value / first - 1 if first and value is not None else None for value in values]))
     return rows
 
 
-__all__ = ["compare", "load"]
+def compare(left: dict[str, Any], right: dict[str, Any]) -> list[tuple[str, float, float, float | None]]:
+    """Returns name, both values, and the change from left to right (0.1 is a tenth more) of what the two have in common."""
+    rows = []
+    for name, (a, b), (_, change) in table((left, right)):
+        if a is not None and b is not None:
+            rows.append((name, a, b, change))
+    return rows
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+__all__ = ["compare", "load", "metrics", "table"]

@@ -11,19 +11,10 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from sim.engine.layout import (
-    A_BYTES,
-    A_DEEPEST,
-    A_DOWN,
-    A_DROPPED,
-    A_ERRORS,
-    A_FULL,
-    A_MARKED,
-    A_PACKETS,
-    A_TRIMMED,
-    A_WAIT,
     F_CUTS,
     F_END,
     F_LOST,
+    F_LOST_BYTES,
     F_MARKS,
     F_MISSING,
     F_NUMBER,
@@ -39,13 +30,16 @@ from sim.engine.layout import (
 )
 from sim.flows import ideal_time
 from sim.network import PICOSECONDS
+from sim.ports_table import PORT_COLUMNS, ports
 from sim.simulation import Simulation
+from sim.training_table import collectives, iterations
 
 MESSAGE_COLUMNS: Final = (
     "message",
     "source",
     "destination",
     "class",
+    "job",
     "group",
     "iteration",
     "size_bytes",
@@ -57,28 +51,12 @@ MESSAGE_COLUMNS: Final = (
     "slowdown",
     "resent_packets",
     "lost_packets",
+    "lost_bytes",
     "trimmed_packets",
     "marked_packets",
     "missing_packets",
 )
 """One row a message: completion is end less start, ideal what it takes alone in the network, slowdown the quotient."""
-
-PORT_COLUMNS: Final = (
-    "node",
-    "port",
-    "peer",
-    "packets",
-    "bytes",
-    "utilisation",
-    "mean_queue_packets",
-    "deepest_queue_bytes",
-    "marked_packets",
-    "trimmed_packets",
-    "dropped_selectively",
-    "dropped_full",
-    "dropped_down",
-    "lost_on_link",
-)
 
 SIZE_BINS: Final = (10_000, 100_000, 1_000_000, 10_000_000)
 
@@ -121,6 +99,7 @@ class Rows:
             hosts[message.source],
             hosts[message.destination],
             message.priority,
+            message.job,
             message.group,
             message.iteration,
             message.size,
@@ -132,6 +111,7 @@ class Rows:
             round((end - start) / ideal, 6),
             memory[at + F_RESENT],
             memory[at + F_LOST],
+            memory[at + F_LOST_BYTES],
             memory[at + F_CUTS],
             memory[at + F_MARKS],
             memory[at + F_MISSING],
@@ -167,31 +147,6 @@ class Writer:
         self._file.close()
 
 
-def ports(simulation: Simulation) -> list[dict[str, Any]]:
-    """Returns a row for every port, hosts' too; the mean queue is over the whole time."""
-    memory, rows = simulation.memory, []
-    now = max(memory[H_NOW], 1)
-    for arc, at in zip(simulation.topology.graph.arcs, simulation.network.arcs, strict=True):
-        values = (
-            arc.source,
-            arc.port,
-            arc.target,
-            memory[at + A_PACKETS],
-            memory[at + A_BYTES],
-            round(memory[at + A_BYTES] * 8 * PICOSECONDS / (arc.rate * now), 6),
-            round(memory[at + A_WAIT] / now, 6),
-            memory[at + A_DEEPEST],
-            memory[at + A_MARKED],
-            memory[at + A_TRIMMED],
-            memory[at + A_DROPPED],
-            memory[at + A_FULL],
-            memory[at + A_DOWN],
-            memory[at + A_ERRORS],
-        )
-        rows.append(dict(zip(PORT_COLUMNS, values, strict=True)))
-    return rows
-
-
 def percentile(values: Sequence[float], share: float) -> float:
     """Returns the smallest value that at least ``share`` of the values do not exceed; they have to be sorted."""
     return values[min(max(math.ceil(share * len(values)) - 1, 0), len(values) - 1)]
@@ -208,20 +163,26 @@ def spread(values: Iterable[float]) -> dict[str, float | int]:
 
 
 def summarize(simulation: Simulation) -> dict[str, Any]:
-    """Returns the summary: times in seconds, by size of message; steps of training; what happened to packets."""
+    """Returns the summary: times in seconds, by size and class of message; steps of training; what happened to packets.
+
+    Messages that the run does not wait for count apart, as ``background``.
+    """
     rows = list(Rows(simulation).new())
     memory = simulation.memory
+    extra = [row for row in rows if simulation.messages[row["message"]].extra]
+    rows = [row for row in rows if not simulation.messages[row["message"]].extra]
     bins: dict[str, Any] = {}
     low = 0
     for high in (*SIZE_BINS, None):
         inside = [row for row in rows if row["size_bytes"] >= low and (high is None or row["size_bytes"] < high)]
         if inside:
-            name = f"{low}..{'' if high is None else high - 1}"
-            bins[name] = {column: spread(row[column] for row in inside) for column in ("completion_s", "slowdown")}
+            bins[f"{low}..{'' if high is None else high - 1}"] = _times(inside)
         low = high or low
     arcs = ports(simulation)
     sums = {name: sum(row[name] for row in arcs) for name in PORT_COLUMNS[8:]}
-    messages = sum(message.source != message.destination for message in simulation.messages)
+    messages = sum(message.source != message.destination and not message.extra for message in simulation.messages)
+    found = collectives(simulation)
+    trained = iterations(simulation)
     return {
         "finished": simulation.finished,
         "now_s": memory[H_NOW] / PICOSECONDS,
@@ -235,10 +196,16 @@ def summarize(simulation: Simulation) -> dict[str, Any]:
         "complete": len(rows),
         "packet_hops": memory[H_HOPS],
         "events": memory[H_EVENTS],
-        "completion_s": spread(row["completion_s"] for row in rows),
-        "slowdown": spread(row["slowdown"] for row in rows),
+        **_times(rows),
         "by_size_bytes": bins,
+        "by_class": {
+            str(number): _times(row for row in rows if row["class"] == number)
+            for number in sorted({row["class"] for row in rows})
+        },
+        "background": _times(extra),
         "steps_s": steps(simulation),
+        "exposed_s": [row["exposed_s"] for row in trained],
+        "collectives_s": spread(row["time_s"] for row in found) if trained else {"count": 0},
         "packets": {
             "resent": sum(row["resent_packets"] for row in rows),
             "missing": sum(row["missing_packets"] for row in rows),
@@ -246,6 +213,11 @@ def summarize(simulation: Simulation) -> dict[str, Any]:
             **sums,
         },
     }
+
+
+def _times(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    rows = list(rows)
+    return {column: spread(row[column] for row in rows) for column in ("completion_s", "slowdown")}
 
 
 def steps(simulation: Simulation) -> list[float]:
@@ -262,4 +234,4 @@ def steps(simulation: Simulation) -> list[float]:
     return [(b - a) / PICOSECONDS for a, b in itertools.pairwise(times) if a >= 0 and b >= 0]
 
 
-__all__ = ["MESSAGE_COLUMNS", "PORT_COLUMNS", "Rows", "Writer", "ports", "spread", "steps", "summarize"]
+__all__ = ["MESSAGE_COLUMNS", "PORT_COLUMNS", "Rows", "Writer", "percentile", "ports", "spread", "steps", "summarize"]

@@ -113,6 +113,9 @@ class Scenario(Document):
     workload: str = setting(_PATH, default="", doc="File of the workload, for training.")
     seed: int = setting(Integer(0, 2**31 - 1), default=0, doc="Of all randomness.")
     limit: Delay = setting(_TIME, default=Delay.parse("10 s"), doc="Simulated time after which the run ends whatever is open.")
+    series: Delay = setting(
+        _TIME, default=Delay.parse("0 s"), doc="Interval at which all ports are sampled into series.csv; 0 s is never."
+    )
     reroute: Delay = setting(_TIME, default=Delay.parse("1 ms"), doc="How long after a link fails all routes avoid it.")
     transport: Carrier = setting(Record(Carrier), default=Carrier(), doc="The transport.")
     buffers: Buffering = setting(Record(Buffering), default=Buffering(), doc="Memory of the switches.")
