@@ -11,6 +11,7 @@ from dlcp.schema_kinds import suggestion
 from testbed.experiment import Experiment
 from testbed.lab.capabilities import require
 from testbed.lab.errors import HostLacks
+from testbed.results import FILE, Results, read_results
 
 FOLDER: Final = Path(__file__).resolve().parent / "experiments"
 
@@ -81,6 +82,33 @@ def changed(
     return Experiment.from_dict(plain, experiment.name)
 
 
+def resumed(folder: Path, repeats: int | None = None) -> tuple[Experiment, Results]:
+    """Reads an experiment that was begun, and what there is of it.
+
+    Args:
+        folder: Where its files are.
+        repeats: Runs of every candidate, to have more of them.
+
+    Raises:
+        ConfigError: It cannot be read, or more repeats have been made than are asked for.
+    """
+    # Only here: a report is more than others want who look for an experiment.
+    from testbed.report.document import checked
+
+    results, problems = checked(read_results(folder))
+    if problems:
+        raise ConfigError(folder / FILE, "", problems[0], "results.json as 'dlcp testbed run' has left it")
+    experiment = Experiment.from_toml(folder / "experiment.toml")
+    if [candidate["name"] for candidate in results["candidates"]] != [candidate.name for candidate in experiment.candidates]:
+        raise ConfigError(
+            folder / "experiment.toml", "candidates", "are not those of results.json", "the files of one experiment"
+        )
+    made = max((run["repeat"] + 1 for run in results["runs"]), default=0)
+    if repeats is not None and repeats < made:
+        raise ConfigError("--repeats", str(repeats), f"{made} have been begun", f"{made} or more")
+    return changed(experiment, repeats=repeats), results
+
+
 def possible(experiment: Experiment) -> tuple[Experiment, list[str]]:
     """Leaves out candidates that want switches of their own that this machine cannot do; returns notes on them, too."""
     notes = []
@@ -96,4 +124,4 @@ def possible(experiment: Experiment) -> tuple[Experiment, list[str]]:
     return (changed(experiment, candidates=names) if notes and names else experiment), notes
 
 
-__all__ = ["FOLDER", "changed", "load", "possible", "shipped"]
+__all__ = ["FOLDER", "changed", "load", "possible", "resumed", "shipped"]

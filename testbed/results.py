@@ -276,7 +276,7 @@ class Results(TypedDict):
     missing: list[dict[str, str]]
     """What this host lacks, and what is lost by it: ``key``, ``what``, ``lost``."""
     notes: NotRequired[list[str]]
-    """Candidates that were left out, and runs that were tried again as their network could not be built; each with the reason."""
+    """Candidates that were left out, runs that were tried again as their network could not be built, when it was gone on with."""
 
 
 def write_results(results: Results, folder: Path) -> Path:

@@ -70,6 +70,7 @@ class Runner:
         launcher: Starts ranks; it is closed at the end.
         watcher: Is told how it goes on.
         command: Stands in the results: how this was called.
+        former: What there is of it already; only runs that are missing or were interrupted are made.
     """
 
     def __init__(
@@ -79,14 +80,18 @@ class Runner:
         launcher: Launcher,
         watcher: Watcher | None = None,
         command: Sequence[str] = (),
+        former: Results | None = None,
     ) -> None:
         self.experiment = experiment
         self.folder = folder
         self.turns = turns(experiment)
         self._launcher = launcher
         self._watcher: Watcher = watcher or Silent()
-        self._begin = time.monotonic()
+        self._before_s = 0.0 if former is None else former["seconds"]
         self.results = _empty(experiment, len(self.turns), launcher.kind, list(command or sys.argv))
+        if former is not None:
+            self._go_on(former)
+        self._begin = time.monotonic() - self._before_s
 
     def run(self) -> Results:
         """Makes all runs.  An interrupted experiment leaves what is finished, too.
@@ -98,10 +103,13 @@ class Runner:
         check(self.experiment, self._launcher)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "experiment.toml").write_text(self.experiment.alone().to_toml())
-        self._begin = time.monotonic()
+        self._begin = time.monotonic() - self._before_s
+        made = {(result["candidate"], result["seed"]) for result in self.results["runs"]}
+        left = [(number, turn) for number, turn in enumerate(self.turns) if (turn.candidate.name, turn.seed) not in made]
         try:
-            self._launcher.prepare()
-            for number, turn in enumerate(self.turns):
+            if left:
+                self._launcher.prepare()
+            for number, turn in left:
                 self._watcher.began(number, turn)
                 result = self._run(turn)
                 self.results["runs"].append(result)
@@ -118,6 +126,16 @@ class Runner:
                 finally:
                     self._write()
         return self.results
+
+    def _go_on(self, former: Results) -> None:
+        """Takes over the runs that were made; what failed stays, so that nobody tries until it goes well."""
+        runs = [run for run in former["runs"] if run["outcome"] != "interrupted"]
+        here = self.results["machine"]
+        where = "the same machine" if former["machine"] == here else f"another machine: {here}"
+        note = f"The experiment was gone on with at {self.results['started']}, after {len(runs)} runs, on {where}."
+        self.results["runs"] = runs
+        self.results["notes"] = [*former.get("notes", []), note]
+        self.results["started"], self.results["machine"] = former["started"], former["machine"]
 
     def _write(self) -> None:
         self.results["seconds"] = time.monotonic() - self._begin

@@ -2,6 +2,6 @@
 
 from testbed.report.compare import markdown, write_comparison
 from testbed.report.trace import write_trace
-from testbed.report.writer import write_report
+from testbed.report.writer import verdict, write_report
 
-__all__ = ["markdown", "write_comparison", "write_report", "write_trace"]
+__all__ = ["markdown", "verdict", "write_comparison", "write_report", "write_trace"]

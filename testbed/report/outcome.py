@@ -155,7 +155,8 @@ def ladder(view: View) -> tuple[list[Rung], str]:
     """Returns the rungs, and what they measure.
 
     The first is the best baseline; then all candidates over DLCP on the experiment's own switches, in the order of the file, as
-    each adds a mechanism to the one before.  Times to accuracy are compared, or if a rung has none, the median time of a step.
+    each adds a mechanism to the one before.  Times to accuracy are compared, or if a rung has none, the median time of a step;
+    then the first is the quickest baseline if none is the best.
     """
     target = view.results["experiment"].get("target")
     chosen = [
@@ -166,15 +167,15 @@ def ladder(view: View) -> tuple[list[Rung], str]:
     if chosen:
         # Another way to reduce is another experiment, not another mechanism.
         chosen = [contender for contender in chosen if contender.result["algorithm"] == chosen[0].result["algorithm"]]
-    if view.best_baseline is not None and view.best_baseline.shown:
-        chosen.insert(0, view.best_baseline)
-    measures: list[tuple[str, Callable[[Contender], Spread | None]]] = [
-        ("time to accuracy", time_to_accuracy),
-        ("median time of a step", lambda contender: contender.spread(_p50)),
+    best = view.best_baseline if view.best_baseline is not None and view.best_baseline.shown else None
+    measures: list[tuple[str, Contender | None, Callable[[Contender], Spread | None]]] = [
+        ("time to accuracy", best, time_to_accuracy),
+        ("median time of a step", best or view.quickest(baseline=True), lambda contender: contender.spread(_p50)),
     ]
-    for words, measure in measures:
-        times = [(contender, spread) for contender in chosen if (spread := measure(contender)) is not None and spread.median > 0]
-        if len(times) >= 2 and len(times) == len(chosen):
+    for words, first, measure in measures:
+        whole = chosen if first is None else [first, *chosen]
+        times = [(contender, spread) for contender in whole if (spread := measure(contender)) is not None and spread.median > 0]
+        if len(times) >= 2 and len(times) == len(whole):
             return _rungs([(contender, spread.median) for contender, spread in times]), words
     return [], ""
 
@@ -217,7 +218,7 @@ def gains(view: View) -> Figure:
     """What each mechanism has of the gain."""
     rungs, words = ladder(view)
     if not rungs:
-        why = "There are no two candidates to compare: a baseline and one over DLCP, each with a run that ended well."
+        why = "There is nothing to compare: that takes a candidate over DLCP on the experiment's own switches, and a baseline."
         return Figure("gains", "What each mechanism gains", "", empty=why)
     rows, cells = [], []
     for rung in rungs:

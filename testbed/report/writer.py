@@ -42,6 +42,11 @@ def write_report(results: Mapping[str, Any], run_dir: Path, *, traces: bool = Tr
     return save(run_dir / FILE, render(view))
 
 
+def verdict(results: Mapping[str, Any], run_dir: Path) -> str:
+    """Says in a sentence or two what came out, as the report does: what was faster by how much, or that nothing was."""
+    return outcome.verdict(View.of(results, Path(run_dir)))
+
+
 def render(view: View) -> Markup:
     """Returns the page."""
     sections = [
@@ -98,4 +103,4 @@ def _foot() -> str:
     )
 
 
-__all__ = ["FILE", "render", "write_report"]
+__all__ = ["FILE", "render", "verdict", "write_report"]

@@ -1,4 +1,4 @@
-"""The demonstration: how it starts runs, ends them, sums them up, and what it says about them."""
+"""The demonstration: where it runs, how it starts runs, ends them, sums them up, and what it says about them."""
 
 import io
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from dlcp.cli import demo
 from dlcp.cli import main as cli
 from dlcp.cli.demo import _scenarios
 from dlcp.demo import runs as demo_runs
@@ -67,7 +68,7 @@ def test_what_is_not_installed_is_named(lacking, monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(demo_runs, "SCRIPT", "no_such_package.train")
     else:
         monkeypatch.setattr("dlcp.cli.demo.find_spec", lambda name: None)
-    assert cli.main(["demo", "--out", str(tmp_path / "runs")]) == 3
+    assert cli.main(["demo", "--loopback", "--out", str(tmp_path / "runs")]) == 3
     assert "is not installed" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -257,6 +258,112 @@ def test_the_table_and_what_it_says():
     assert "2 % of all packets dropped" in said
 
 
+# -- where it runs
+
+
+class Became(Exception):
+    """In place of another program."""
+
+
+@pytest.fixture
+def places(monkeypatch):
+    """What the command became: arguments of the testbed, or of the loopback version."""
+    found = []
+
+    def become(program, words, environment):
+        assert program == words[0] == sys.executable
+        assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
+        found.append(words[1:])
+        raise Became
+
+    monkeypatch.setattr("dlcp.cli.demo.os.execve", become)
+    monkeypatch.setattr("dlcp.cli.demo._over_loopback", lambda args: found.append("loopback") or 0)
+    return found
+
+
+def in_network(monkeypatch, problem=""):
+    monkeypatch.setattr("dlcp.cli.demo._no_network", lambda: problem)
+
+
+def demo_with(words):
+    return demo.run(cli.make_parser("demo").parse_args(["demo", *words]))
+
+
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [
+        ([], []),
+        (["--quick", "--json"], ["--quick", "--json"]),
+        (["--seed", "0", "--epochs", "3", "--timeout", "60"], ["--epochs", "3", "--seed", "0", "--timeout", "60"]),
+    ],
+)
+def test_in_an_emulated_network_where_there_can_be_one(words, passed, places, monkeypatch, tmp_path):
+    in_network(monkeypatch)
+    with pytest.raises(Became):
+        demo_with([*words, "--out", str(tmp_path)])
+    (became,) = places
+    assert became == ["-m", "dlcp", "testbed", "run", "demo", "--out", str(tmp_path), *passed]
+    args = cli.make_parser("testbed").parse_args(became[2:])  # the testbed knows all of them
+    assert args.out == tmp_path and args.quick == ("--quick" in words) and args.seed == (0 if "--seed" in words else None)
+
+
+def test_over_loopback_where_there_can_be_none_and_it_says_why(places, monkeypatch, capsys):
+    in_network(monkeypatch, "no luck today")
+    assert demo_with(["--quick"]) == 0 and places == ["loopback"]
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "over loopback" in said and "no luck today" in said
+
+
+@pytest.mark.parametrize("words", [["--loopback"], ["--ranks", "2"], ["--width", "8"], ["--batch-size", "8"], ["--loss", "0"]])
+def test_over_loopback_where_it_is_asked_for(words, places, monkeypatch, capsys):
+    monkeypatch.setattr("dlcp.cli.demo._no_network", lambda: pytest.fail("nobody asked"))
+    assert demo_with(words) == 0 and places == ["loopback"] and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err", "said"),
+    [
+        (0, '{"lacks": []}', "", ""),
+        (3, '{"lacks": ["no mnexec", "no root"]}', "", "no mnexec; no root"),
+        (3, '{"lacks": []}', "", "does not say why"),
+        (3, "", "dlcp testbed: this machine\n  lacks  much\n", "lacks much"),
+        (1, "[]", "", "has failed"),
+        (-9, "", "", "has failed"),
+    ],
+)
+def test_why_there_is_no_network(code, out, err, said, monkeypatch):
+    def run_(words, **how):
+        assert words[1:] == ["-m", "dlcp", "testbed", "check", "demo", "--json"] and how["timeout"] > 0
+        return subprocess.CompletedProcess(words, code, out, err)
+
+    monkeypatch.setattr("dlcp.cli.demo.subprocess.run", run_)
+    assert demo._no_network() == said if code == 0 else said in demo._no_network()
+
+    def never(words, timeout, **how):
+        raise subprocess.TimeoutExpired(words, timeout)
+
+    monkeypatch.setattr("dlcp.cli.demo.subprocess.run", never)
+    assert "has not ended" in demo._no_network()
+    monkeypatch.setattr("dlcp.cli.demo.find_spec", lambda name: None)
+    assert demo._no_network() == "the testbed is not installed"
+
+
+@pytest.mark.root
+@pytest.mark.exclusive  # a network, and ranks that train across it
+@pytest.mark.timeout(300)
+def test_quick_in_an_emulated_network(tmp_path):
+    if problem := demo._no_network():
+        pytest.skip(f"no emulated network: {problem}")
+    words = [sys.executable, "-m", "dlcp", "demo", "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.iterdir()
+    assert f"report: {folder / 'report.html'}" in done.stdout and (folder / "report.html").stat().st_size > 50_000
+    # One epoch is too short for the goal, and it says that rather than who was faster.
+    assert "Nothing reached 80 % accuracy." in " ".join(done.stdout.split())
+    assert [line.partition(",")[0] for line in done.stderr.splitlines()[1:]] == ["[1/2] gloo", "[2/2] dlcp"]
+
+
 # -- the command
 
 
@@ -265,7 +372,7 @@ def test_help_says_what_is_left_behind(capsys):
         cli.main(["demo", "--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    for word in ("summary.json", "policy.toml", "--quick", "exit codes", "--loss 0.05"):
+    for word in ("report.html", "summary.json", "policy.toml", "--quick", "--loopback", "exit codes", "--loss 0.05"):
         assert word in text
 
 
@@ -279,18 +386,28 @@ def test_wrong_arguments_are_usage(words, capsys):
 
 def test_a_place_that_cannot_be_written_to(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert cli.main(["demo", "--out", str(tmp_path / "file")]) == 2
+    assert cli.main(["demo", "--loopback", "--out", str(tmp_path / "file")]) == 2
     assert "cannot be made" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_the_ranks_too(tmp_path):
     words = [sys.executable, "-m", "dlcp", "demo", "--quick", "--out", str(tmp_path)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
+    process = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+        env={**os.environ, "PATH": str(tmp_path)},  # so there are no tools for an emulated network
+    )
 
     def children(pid):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     try:
+        said = process.stderr.readline()
+        assert "over loopback, because" in said and ("mnexec" in said or "unshare" in said), said
         assert "training over gloo" in process.stderr.readline()
         end = time.monotonic() + 60
         while not (launcher := children(process.pid)) or len(ranks := children(launcher[0])) < 2:

@@ -2,14 +2,16 @@
 
 import copy
 import json
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlcp.errors import ConfigError
-from testbed.catalogue import changed, load, possible, shipped
+from testbed.catalogue import changed, load, possible, resumed, shipped
 from testbed.experiment import Experiment
 from testbed.lab.errors import HostLacks, LabError
 from testbed.lab.network import Lab
@@ -100,6 +102,65 @@ def test_an_experiment_from_beginning_to_end(tmp_path, state):
     # The switch was busy while the ranks trained, by the clock that they share.
     busy = [line["t_us"] / 1e6 + trace["start_s"] for line in lines if line["ports"]["2"]["out_packets"] > 3]
     assert any(0 <= t <= dlcp["training_s"] for t in busy)
+
+
+@given(st.data())
+@settings(max_examples=20)
+def test_only_what_is_missing_is_made_when_it_is_gone_on_with(data):
+    with tempfile.TemporaryDirectory() as folder:
+        sample = Path(folder) / "sample"
+        shutil.copytree(SAMPLE, sample)
+        former = read_results(sample)
+        planned = [(run["candidate"], run["seed"]) for run in former["runs"]]
+        outcome = st.sampled_from(["ok", "failed", "timeout", "killed", "interrupted", "missing"])
+        outcomes = [data.draw(outcome) for _ in planned]
+        for run, drawn in zip(former["runs"], outcomes, strict=True):
+            run["outcome"] = drawn
+        former["runs"] = [run for run in former["runs"] if run["outcome"] != "missing"]
+        write_results(former, sample)
+        more = data.draw(st.integers(0, 2))
+        experiment, former = resumed(sample, Experiment.from_toml(sample / "experiment.toml").repeats + more)
+        made = []
+
+        class Dry(Runner):
+            def _run(self, turn):
+                made.append((turn.candidate.name, turn.seed))
+                run = copy.deepcopy(read_results(SAMPLE)["runs"][0])
+                return run | {"candidate": turn.candidate.name, "seed": turn.seed, "repeat": turn.repeat}
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("testbed.runner.check", lambda experiment, launcher: None)
+            patch.setattr(ForkLauncher, "prepare", lambda self: None)
+            results = Dry(experiment, sample, ForkLauncher(sample), former=former).run()
+        redone = [pair for pair, drawn in zip(planned, outcomes, strict=True) if drawn in ("interrupted", "missing")]
+        assert sorted(made[: len(made) - more * len(experiment.candidates)]) == sorted(redone)
+        pairs = [(run["candidate"], run["seed"]) for run in results["runs"]]
+        assert len(pairs) == len(set(pairs)) == results["planned"] == len(experiment.candidates) * experiment.repeats
+        kept = {pair: drawn for pair, drawn in zip(planned, outcomes, strict=True) if drawn not in ("interrupted", "missing")}
+        assert {pair: run["outcome"] for pair, run in zip(pairs, results["runs"], strict=True) if pair in kept} == kept
+        assert results["complete"] and f"after {len(kept)} runs" in results["notes"][-1]
+        assert results["seconds"] >= former["seconds"] and read_results(sample) == json.loads(json.dumps(results))
+        assert results["experiment"]["repeats"] == experiment.repeats
+
+
+def test_what_cannot_be_gone_on_with_is_refused(tmp_path):
+    shutil.copytree(SAMPLE, tmp_path / "sample")
+    folder = tmp_path / "sample"
+    assert resumed(folder)[0].repeats == 2
+    with pytest.raises(ConfigError, match=r"--repeats: 1: 2 have been begun"):
+        resumed(folder, 1)
+    text = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(text.replace('name = "gloo"', 'name = "glue"'))
+    with pytest.raises(ConfigError, match="are not those of results"):
+        resumed(folder)
+    (folder / "experiment.toml").unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        resumed(folder)
+    results = read_results(folder)
+    results["runs"][0]["steps"] = "many"
+    write_results(results, folder)
+    with pytest.raises(ConfigError, match=r"runs\[0\].steps"):
+        resumed(folder)
 
 
 @pytest.mark.root

@@ -87,6 +87,8 @@ def test_a_check_says_what_would_be_done(file, capsys):
         (["run", "FILE"], ('rate = "100 Mbit/s"', 'rate = "100"'), ["topology", "generate.rate"]),
         (["run", "FILE"], ("\n\n[topology", f"\n{EVENT}\n\n[topology"), ["events[0].rank", "no rank 2"]),
         (["run", "FILE", "--candidates", "gloo,bbr"], None, ["--candidates", "no candidate 'bbr'", "gloo, dlcp"]),
+        (["run", "--resume", "nowhere"], None, ["results.json", "cannot be read"]),
+        (["run", "--resume", "nowhere", "--seed", "3", "--candidates", "a"], None, ["--resume", "candidates, seed"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -101,7 +103,17 @@ def test_mistakes_are_told_by_file_and_key(file, tmp_path, capsys, arguments, ch
     assert not out.exists(), "something was made"
 
 
-@pytest.mark.parametrize("arguments", [["run"], ["run", "x", "--repeats", "0"], ["walk"], ["run", "x", "--target", "cloud"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run"],
+        ["run", "x", "--resume", "y"],
+        ["run", "x", "--epochs", "0"],
+        ["run", "x", "--repeats", "0"],
+        ["walk"],
+        ["run", "x", "--target", "cloud"],
+    ],
+)
 def test_wrong_usage(arguments):
     with pytest.raises(SystemExit) as caught:
         main(["testbed", *arguments])
@@ -134,15 +146,14 @@ def test_a_quick_run(file, tmp_path, state, capsys):
 
 @pytest.mark.root
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_an_interrupted_experiment_leaves_what_is_finished(file, tmp_path, state, number):
-    file.write_text(FILE.replace("repeats = 2", "repeats = 500"))
+def test_an_interrupted_experiment_leaves_what_is_finished_and_can_be_gone_on_with(file, tmp_path, state, capsys, number):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "dlcp", "testbed", "run", str(file), "--candidates", "gloo", "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     driver = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         for line in driver.stderr:
-            if line.startswith("[1/500]"):
+            if line.startswith("[1/2]"):
                 driver.send_signal(number)
                 break
         rest = driver.communicate(timeout=60)[1]
@@ -150,13 +161,24 @@ def test_an_interrupted_experiment_leaves_what_is_finished(file, tmp_path, state
         driver.kill()
         driver.wait()
     assert driver.returncode == 130 and f"ended by {number.name}" in rest and "results.json" in rest
-    results = read_results(folder_in(out))
-    assert results["interrupted"] == number.name and not results["complete"] and results["planned"] == 500
+    folder = folder_in(out)
+    results = read_results(folder)
+    assert results["interrupted"] == number.name and not results["complete"] and results["planned"] == 2
+    assert "was interrupted" in (folder / "report.html").read_text() and f"--resume {folder}" in rest
     outcomes = [run["outcome"] for run in results["runs"]]
     assert outcomes[0] == "ok" and set(outcomes[1:]) <= {"ok", "interrupted"}
     assert results["candidates"][0]["summary"]["runs"] == outcomes.count("ok")
     assert sorted(path.name for path in state.iterdir()) == ["lock"], "a ledger is left"
     assert not [pid for pid, run in marked_processes().items() if run.startswith(f"{driver.pid}-")]
+    before = [run for run in results["runs"] if run["outcome"] == "ok"]
+    assert main(["testbed", "run", "--resume", str(folder), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["complete"] and "[1/2]" not in captured.err and "[2/2] gloo, seed 2: " in captured.err
+    results = read_results(folder)
+    assert [(run["seed"], run["outcome"]) for run in results["runs"]] == [(seed, "ok") for seed in (1, 2)]
+    assert results["runs"][: len(before)] == before and not results["interrupted"]
+    (note,) = results["notes"]
+    assert "gone on with at 20" in note and f"after {len(before)} runs, on the same machine" in note
 
 
 @pytest.mark.root
@@ -170,6 +192,6 @@ def test_clean_and_doctor(state, capsys):
 
 
 def test_what_this_machine_lacks_is_exit_code_3(file, tmp_path, state, capsys, monkeypatch):
-    monkeypatch.setattr("testbed.cli.find_spec", lambda name: None)
+    monkeypatch.setattr("testbed.cli_run.find_spec", lambda name: None)
     assert main(["testbed", "run", str(file), "--out", str(tmp_path / "out")]) == 3
     assert "pip install 'dlcp[testbed]'" in capsys.readouterr().err
