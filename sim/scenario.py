@@ -11,13 +11,12 @@ from dlcp.schema import Document, Record, refuse, required, section, setting
 from dlcp.schema_kinds import Choice, Flag, Integer, Items, Number, Text
 from dlcp.topology import Topology
 from dlcp.units import Auto, Delay, Quantity, Rate, Size, Table
-from dlcp.workload import Workload
 from sim.changes import Change
 from sim.flows import KINDS, SPRAYS, Transport
-from sim.messages import Message
 from sim.network import Buffers
+from sim.scenario_messages import background_of, messages_of
+from sim.scenario_traffic import BackgroundFlows, Traffic, TrainingJob
 from sim.simulation import Simulation
-from sim.traffic import COLLECTIVES, Job, incast, permutation, ranks_of, training
 
 _PATH: Final = Text(r"[^\x00-\x1f\x7f]{0,1000}", "a path, relative to the file that it stands in, or nothing")
 _NODE: Final = Text(r"[A-Za-z][A-Za-z0-9_.-]{0,31}", "the name of a node")
@@ -63,33 +62,6 @@ class Buffering:
 
 
 @section
-class Traffic:
-    """What is sent."""
-
-    kind: str = setting(
-        Choice(("permutation", "incast", "training")),
-        default="permutation",
-        doc="Every host to one other; many to one; or a training job on the ranks of the topology.",
-    )
-    size: Size = setting(_SIZE, default=Size.parse("1 MB"), doc="Bytes of each message of permutation and incast.")
-    fan_in: int = setting(Integer(1, 65_535), default=16, doc="Senders of incast.")
-    priority: int = setting(Integer(0, 6), default=0, doc="Class of the messages of permutation and incast.")
-    algorithm: str = setting(Choice(tuple(COLLECTIVES)), default="ring", doc="All-reduce of training.")
-    iterations: int = setting(Integer(1, 100_000), default=3, doc="Steps of training.")
-    bucket: Size = setting(_SIZE, default=Size.parse("25 MiB"), doc="A bucket of gradients is full from here on.")
-    pipelined: bool = setting(
-        Flag(),
-        default=False,
-        doc="Whether a forward pass begins once its first layers are reduced; otherwise all have to be.",
-    )
-    slowness: tuple[float, ...] = setting(
-        Items(Number(0, 1000), 0, 65_535),
-        default=(),
-        doc="Factor on the computing times of ranks 0, 1, ...; the rest is 1.",
-    )
-
-
-@section
 class Event:
     """A change of the links between two nodes."""
 
@@ -110,7 +82,7 @@ class Scenario(Document):
 
     topology: str = required(_PATH, doc="File of the topology.")
     policy: str = setting(_PATH, default="", doc="File of the policy; nothing is the default policy.")
-    workload: str = setting(_PATH, default="", doc="File of the workload, for training.")
+    workload: str = setting(_PATH, default="", doc="Model, or file of the workload, for training.")
     seed: int = setting(Integer(0, 2**31 - 1), default=0, doc="Of all randomness.")
     limit: Delay = setting(_TIME, default=Delay.parse("10 s"), doc="Simulated time after which the run ends whatever is open.")
     series: Delay = setting(
@@ -119,13 +91,32 @@ class Scenario(Document):
     reroute: Delay = setting(_TIME, default=Delay.parse("1 ms"), doc="How long after a link fails all routes avoid it.")
     transport: Carrier = setting(Record(Carrier), default=Carrier(), doc="The transport.")
     buffers: Buffering = setting(Record(Buffering), default=Buffering(), doc="Memory of the switches.")
-    traffic: Traffic = setting(Record(Traffic), default=Traffic(), doc="What is sent.")
+    traffic: Traffic = setting(Table(Traffic), default=Traffic(), doc="What is sent.")
+    jobs: tuple[TrainingJob, ...] = setting(
+        Items(Table(TrainingJob), 0, 1000), default=(), doc="Several training jobs, in place of traffic."
+    )
+    background: tuple[BackgroundFlows, ...] = setting(
+        Items(Table(BackgroundFlows), 0, 100), default=(), doc="Flows besides; the run does not wait for them."
+    )
     events: tuple[Event, ...] = setting(Items(Table(Event), 0, 10_000), default=(), doc="What happens to links.")
 
     def check(self) -> None:
-        """Refuses training without a workload."""
-        if self.traffic.kind == "training" and not self.workload:
-            raise refuse("workload", "missing, but traffic.kind is training", "the file of a workload")
+        """Refuses training without a workload, and what contradicts itself."""
+        if self.jobs:
+            if self.traffic != Traffic():
+                raise refuse("jobs", "stand besides traffic", "one of the two")
+            seen: set[str] = set()
+            for index, job in enumerate(self.jobs):
+                if job.name in seen:
+                    raise refuse(f"jobs[{index}].name", f"{job.name!r} is another job's name too", "a name of its own")
+                seen.add(job.name)
+                if not (job.workload or self.workload):
+                    raise refuse(f"jobs[{index}].workload", "missing, and the scenario has none", "a model, or a file")
+        elif self.traffic.kind == "training" and not self.workload:
+            raise refuse("workload", "missing, but traffic.kind is training", "a model, or the file of a workload")
+        elif self.traffic.kind == "none" and not (self.background and all(flows.duration for flows in self.background)):
+            problem = "is none, but there is no background, or one without a duration"
+            raise refuse("traffic.kind", problem, "something to wait for")
 
     def build(self, folder: Path, engine: str = "compiled") -> Simulation:
         """Returns the simulation; paths are relative to ``folder``.
@@ -135,21 +126,12 @@ class Scenario(Document):
         """
         topology = Topology.from_toml(folder / self.topology)
         policy = Policy.from_toml(folder / self.policy) if self.policy else Policy()
-        chosen = self.transport
-        automatic = {"dlcp": policy.switch.spray, "ndp": "round-robin"}.get(chosen.name, "hash")
-        transport = Transport(
-            chosen.name,
-            spray=automatic if chosen.spray == "auto" else chosen.spray,
-            initial_window=chosen.initial_window,
-            reordering=chosen.reordering,
-            least_timeout=int(chosen.least_timeout),
-            gain=policy.congestion.gain,
-            trust_class=policy.switch.trust_dscp,
-            scale=chosen.host_times,
-        )
+        transport = self._transport(self.transport.name, policy)
+        carriers = {name: self._transport(name, policy) for name in {each.transport for each in self.background} - {"same"}}
+        alone = self.traffic.kind == "none" and not self.jobs
         return Simulation(
             topology,
-            self._messages(topology, policy, folder),
+            messages_of(self, topology, policy, folder),
             transport,
             policy,
             seed=self.seed,
@@ -157,34 +139,23 @@ class Scenario(Document):
             buffers=Buffers(self.buffers.shared, self.buffers.alpha),
             changes=[change for event in self.events for change in _changes(event, topology)],
             reroute=int(self.reroute),
+            background=background_of(self.background, topology, carriers, self.seed, required=alone),
         )
 
-    def _messages(self, topology: Topology, policy: Policy, folder: Path) -> list[Message]:
-        traffic = self.traffic
-        hosts = len(topology.hosts)
-        if traffic.kind == "training":
-            job = Job(ranks_of(topology), policy)
-            training(
-                job,
-                Workload.from_toml(folder / self.workload),
-                traffic.algorithm,
-                traffic.iterations,
-                int(traffic.bucket),
-                pipelined=traffic.pipelined,
-                slowness=traffic.slowness,
-            )
-            return job.messages
-        try:
-            if traffic.kind == "permutation":
-                messages = permutation(hosts, int(traffic.size), self.seed)
-            else:
-                messages = incast(hosts, traffic.fan_in, int(traffic.size))
-        except ValueError as error:
-            raise ConfigError(str(folder / self.topology), f"traffic.{traffic.kind}", str(error), "more hosts") from None
-        for message in messages:
-            message.priority = traffic.priority
-            message.protected, message.bound = policy.protection.share, policy.loss.push
-        return messages
+    def _transport(self, name: str, policy: Policy) -> Transport:
+        """Returns a transport by name, with the settings of the scenario's; how it spreads over paths is its own."""
+        chosen = self.transport
+        automatic = {"dlcp": policy.switch.spray, "ndp": "round-robin"}.get(name, "hash")
+        return Transport(
+            name,
+            spray=automatic if chosen.spray == "auto" or name != chosen.name else chosen.spray,
+            initial_window=chosen.initial_window,
+            reordering=chosen.reordering,
+            least_timeout=int(chosen.least_timeout),
+            gain=policy.congestion.gain,
+            trust_class=policy.switch.trust_dscp,
+            scale=chosen.host_times,
+        )
 
 
 def _changes(event: Event, topology: Topology) -> list[Change]:

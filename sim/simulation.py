@@ -82,7 +82,7 @@ class Simulation:
         buffers: How switches share their memory.
         changes: What happens to links, by time.
         reroute: How long after a change of a link's state routes follow it, picoseconds.
-        background: Messages without end, by their start; the run does not wait for those that are ``extra``.
+        background: Messages by their start, perhaps without end; all are ``extra``, or none and they do end.
     """
 
     topology: Topology

@@ -1,4 +1,4 @@
-"""Workloads of published models, computed from their architecture.
+"""Convolutional networks for images, computed from their architecture.
 
 Layers and parameters follow from the shapes.  The times are estimates: two operations for every multiplication with an addition,
 at a given speed, the backward pass taking twice as long as the forward pass.  For true times, measure.
@@ -6,14 +6,12 @@ at a given speed, the backward pass taking twice as long as the forward pass.  F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
-from dlcp.units import Delay
-from dlcp.workload.description import Layer, Workload
-
-BACKWARD_TO_FORWARD: Final = 2
-"""The backward pass computes the gradients of inputs and of parameters, each with as many operations as the forward pass."""
+from dlcp.workload.description import Workload
+from dlcp.workload.ledger import Ledger
 
 GPU_FLOPS: Final = 10e12
 """Operations a second that a GPU of a training cluster sustains on convolutions, to an order of magnitude."""
@@ -22,7 +20,7 @@ CPU_FLOPS: Final = 20e9
 """Likewise, of one core of a server."""
 
 
-class Tape:
+class Tape(Ledger):
     """Records the layers of a model of images while following the shape of one.
 
     Args:
@@ -34,22 +32,33 @@ class Tape:
     """
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
+        super().__init__()
         self.shape = shape
-        self._layers: list[tuple[str, str, int]] = []
-        self.macs: list[int] = []
 
-    def conv(self, name: str, channels: int, kernel: int, *, stride: int = 1, padding: int = 0, bias: bool = False) -> None:
-        """Records a square convolution."""
+    def conv(
+        self,
+        name: str,
+        channels: int,
+        kernel: int | tuple[int, int],
+        *,
+        stride: int = 1,
+        padding: int | tuple[int, int] = 0,
+        bias: bool = False,
+        groups: int = 1,
+    ) -> None:
+        """Records a convolution; kernel and padding are for both directions, or of height and width."""
         inputs, height, width = self.shape
-        height, width = _slid(height, kernel, stride, padding), _slid(width, kernel, stride, padding)
-        weights = inputs * kernel * kernel * channels
-        self._add(name, "Conv2d", weights + bias * channels, weights * height * width)
+        high, wide = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+        above, beside = padding if isinstance(padding, tuple) else (padding, padding)
+        height, width = _slid(height, high, stride, above), _slid(width, wide, stride, beside)
+        weights = inputs // groups * high * wide * channels
+        self.add(name, "Conv2d", weights + bias * channels, weights * height * width)
         self.shape = (channels, height, width)
 
-    def batch_norm(self, name: str) -> None:
-        """Records a batch normalization: a scale and an offset for each channel."""
+    def batch_norm(self, name: str, kind: str = "BatchNorm2d") -> None:
+        """Records a batch normalization, or another: a scale and an offset for each channel."""
         channels, height, width = self.shape
-        self._add(name, "BatchNorm2d", 2 * channels, channels * height * width)
+        self.add(name, kind, 2 * channels, channels * height * width)
 
     def pool(self, kernel: int, *, stride: int, padding: int = 0) -> None:
         """Follows a pooling, which has no parameters and hardly any operations."""
@@ -63,30 +72,26 @@ class Tape:
 
     def linear(self, name: str, outputs: int) -> None:
         """Records a fully connected layer with a bias."""
-        inputs = self.shape[0]
-        self._add(name, "Linear", inputs * outputs + outputs, inputs * outputs)
+        self.dense(name, self.shape[0], outputs)
         self.shape = (outputs, 1, 1)
 
-    def workload(self, name: str, batch: int, flops: float, dtype: str = "float32") -> Workload:
-        """Returns what was recorded.
+    @contextmanager
+    def branches(self) -> Iterator[Callable[[], None]]:
+        """Records branches that all begin with the present shape, and whose channels are joined.
 
-        Args:
-            name: What the model is called.
-            batch: Samples of a rank in a step.
-            flops: Operations that the device sustains in a second.
-            dtype: Type of parameters and gradients.
+        Yields:
+            What to call before every branch.
         """
-        layers = []
-        for (layer, kind, elements), macs in zip(self._layers, self.macs, strict=True):
-            forward = 10**3 * round(2 * macs * batch / flops * 10**9)
-            times = {"forward": Delay(forward), "backward": Delay(BACKWARD_TO_FORWARD * forward)}
-            layers.append(Layer(name=layer, kind=kind, elements=elements, dtype=dtype, **times))
-        note = f"layers from the architecture, times estimated at {flops:.3g} operations a second"
-        return Workload(name=name, batch=batch, note=note, layers=tuple(layers))
+        start, joined = self.shape, 0
+        first = True
 
-    def _add(self, name: str, kind: str, elements: int, macs: int) -> None:
-        self._layers.append((name, kind, elements))
-        self.macs.append(macs)
+        def begin() -> None:
+            nonlocal joined, first
+            joined += 0 if first else self.shape[0]
+            first, self.shape = False, start
+
+        yield begin
+        self.shape = (joined + self.shape[0], *self.shape[1:])
 
 
 def _slid(size: int, kernel: int, stride: int, padding: int) -> int:

@@ -72,6 +72,17 @@ class Workload(ListDocument):
         made = [layer if isinstance(layer, Layer) else dict(zip(columns, layer, strict=False)) for layer in layers]
         return cls.from_dict({"name": name, **fields, "layers": made}, source=f"workload {name}")
 
+    @classmethod
+    def named(cls, name: str, *, batch: int | None = None, flops: float | None = None, **shape: object) -> Workload:
+        """Returns the workload of a published model; see :func:`dlcp.workload.named.named`, which has their names.
+
+        Raises:
+            ConfigError: There is no such model; the error lists them.
+        """
+        from dlcp.workload.named import named
+
+        return named(name, batch=batch, flops=flops, **shape)
+
     def check(self) -> None:
         """Refuses layers of one name, and models without parameters."""
         seen: dict[str, int] = {}

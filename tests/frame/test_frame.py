@@ -29,7 +29,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAY_IMPORT = {
     "dlcp": set(),
     "dssync": {"dlcp"},
-    "sim": {"dlcp", "softswitch"},
+    "sim": {"dlcp", "softswitch", "dssync"},
     "softswitch": set(),
     "testbed": {"dlcp", "softswitch", "dssync", "sim"},
 }

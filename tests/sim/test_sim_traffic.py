@@ -1,6 +1,8 @@
 """Traffic: who sends what to whom, in which order."""
 
 from itertools import pairwise
+from math import log
+from statistics import fmean, stdev
 
 import pytest
 from hypothesis import given, settings
@@ -10,11 +12,11 @@ from dlcp.policy import Policy
 from dlcp.topology import Star
 from dlcp.units import Buffer, Rate
 from dlcp.workload import Workload
-from sim.engine.layout import F_END
+from sim.engine.layout import F_END, F_START
 from sim.flows import Transport
 from sim.results import steps
 from sim.simulation import Simulation
-from sim.traffic import COLLECTIVES, Job, buckets, incast, permutation, training
+from sim.traffic import COLLECTIVES, SCHEDULES, Job, Pace, buckets, by_layer, incast, permutation, rounds_of, training
 
 MODEL = Workload.from_layers(
     "small",
@@ -44,44 +46,19 @@ def test_an_incast_has_one_receiver():
         permutation(1, 10)
 
 
-def reached(messages, number, seen):
-    """Everything that a message depends on."""
-    for other in messages[number].after:
-        if other not in seen:
-            seen.add(other)
-            reached(messages, other, seen)
-    return seen
-
-
-@pytest.mark.parametrize("algorithm", sorted(COLLECTIVES))
-@settings(max_examples=25)
-@given(st.integers(2, 6), st.integers(1, 10_000))
-def test_an_all_reduce_moves_what_it_must_and_waits_for_everybody(algorithm, world, size):
-    job = Job(range(world))
-    begins = [job.compute(rank, 1) for rank in range(world)]
-    results = COLLECTIVES[algorithm](job, size, [[node] for node in begins])
-    sent = [m for m in job.messages if m.source != m.destination]
-    # Two times (N - 1) / N of the array for each rank; empty parts still take a byte.
-    assert sum(m.size for m in sent) >= 2 * (world - 1) * size
-    assert sum(m.size for m in sent) <= 2 * (world - 1) * size + len(sent)
-    for mine in results:
-        needed = set().union(*({number} | reached(job.messages, number, set()) for number in mine))
-        assert set(begins) <= needed
-    policy = Policy()
-    assert sum(m.bound == policy.loss.push for m in sent) == sum(m.bound == policy.loss.pull for m in sent)
-
-
 def test_buckets_hold_all_layers_in_the_order_of_the_backward_pass():
     found = buckets(MODEL, 100_000)
-    assert [layers for _, layers, _ in found] == [[3, 1], [0]]
-    assert sum(size for size, _, _ in found) == MODEL.bytes
-    assert [when for _, _, when in found] == [72 * US, 92 * US]
+    assert [unit.layers for unit in found] == [[3, 1], [0]]
+    assert sum(sum(unit.sizes) for unit in found) == MODEL.bytes
+    assert [unit.when for unit in found] == [72 * US, 92 * US]
 
 
-def trained(algorithm="ring", rate="100 Tbit/s", **more):
-    shape = Star(hosts=3, rate=Rate.parse(rate), buffer=Buffer(1000, "packets")).build()
-    job = Job(range(3), Policy.from_dict({"loss": {"push": 0.0}}))
-    training(job, MODEL, algorithm, 3, 100_000, **more)
+def trained(algorithm="ring", rate="100 Tbit/s", iterations=3, credit=None, local_steps=1, **more):
+    shape = Star(hosts=4, rate=Rate.parse(rate), buffer=Buffer(1000, "packets")).build()
+    policy = Policy.from_dict({"loss": {"push": 0.0}})
+    job = Job(range(3), policy, servers=[3], credit=credit, local_steps=local_steps)
+    job.rounds = rounds_of("base-k", 3, 2, [])
+    training(job, MODEL, algorithm, iterations, 100_000, **more)
     run = Simulation(shape, job.messages, Transport("dctcp", initial_window=1000), engine="python")
     assert run.run()
     return run
@@ -94,7 +71,7 @@ def test_with_a_very_fast_network_a_step_is_its_computing(algorithm):
 
 
 def test_the_slowest_rank_sets_the_pace_and_a_slow_network_does():
-    quick, slow, narrow = trained(), trained(slowness=(1.0, 2.0)), trained(rate="1 Gbit/s")
+    quick, slow, narrow = trained(), trained(pace=Pace((1.0, 2.0))), trained(rate="1 Gbit/s")
     assert steps(slow)[1] == pytest.approx(2 * steps(quick)[1], rel=0.15)
     assert steps(narrow)[1] > 2 * steps(quick)[1]
 
@@ -113,3 +90,93 @@ def test_forward_passes_follow_each_other():
         if message.group == "forward"
     ]
     assert all(before[1] <= after[1] for before, after in pairwise(sorted(ends)))
+
+
+def bytes_by_iteration(run):
+    found = {}
+    for message in run.messages:
+        if message.source != message.destination:
+            found[message.iteration] = found.get(message.iteration, 0) + message.size
+    return found
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=8).filter(any), st.integers(1, 50_000))
+def test_layers_and_chunks_are_the_whole_model(elements, chunk):
+    model = Workload.from_layers("any", [(f"l{index}", count, "1 us", "2 us") for index, count in enumerate(elements)])
+    for found, most in ((by_layer(model), model.bytes), (by_layer(model, chunk), chunk)):
+        assert sum(sum(unit.sizes) for unit in found) == model.bytes
+        assert all(0 < size <= most for unit in found for size in unit.sizes)
+        assert [unit.layers for unit in found] == [[index] for index in reversed(range(len(elements))) if elements[index]]
+        assert [unit.when for unit in found] == sorted(unit.when for unit in found)
+    assert all(max(unit.sizes) - min(unit.sizes) <= 1 for unit in by_layer(model, chunk))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_send_the_same_bytes(schedule):
+    run = trained(schedule=schedule, chunk_bytes=7000)
+    # A ring of three sends four thirds of the model from each.
+    assert bytes_by_iteration(run) == {iteration: 4 * MODEL.bytes for iteration in range(3)}
+
+
+def test_local_steps_send_nothing_in_between():
+    run = trained(iterations=5, local_steps=2)
+    assert bytes_by_iteration(run) == {1: 4 * MODEL.bytes, 3: 4 * MODEL.bytes}
+    assert sum(steps(run)) <= sum(steps(trained(iterations=5)))
+
+
+def test_groups_change_from_one_synchronization_to_the_next():
+    job_rounds = rounds_of("base-k", 3, 2, [])
+    for local_steps in (1, 2):
+        run = trained("ds-sync", iterations=6, local_steps=local_steps)
+        pairs = {}
+        for message in run.messages:
+            if message.source != message.destination:
+                pairs.setdefault(message.iteration, set()).add(frozenset((message.source, message.destination)))
+        for iteration, found in pairs.items():
+            groups = job_rounds[iteration // local_steps % len(job_rounds)]
+            assert found == {frozenset(group) for group in groups if len(group) == 2}
+        assert len(pairs) <= 6 // local_steps
+
+
+def test_parameters_leave_after_the_step_of_the_optimizer():
+    model = Workload.from_layers("one", [("a", 1000, "10 us", "20 us")], optimizer="7 us")
+    for local_steps, begin in ((1, 30), (2, 2 * 37)):
+        job = Job(range(2), local_steps=local_steps)
+        training(job, model, "ring", 2, 10**6)
+        shape = Star(hosts=2, rate=Rate.parse("100 Tbit/s")).build()
+        run = Simulation(shape, job.messages, Transport("raw"), engine="python")
+        assert run.run()
+        first = min(run.memory[at + F_START] for at, m in zip(run.flows, run.messages, strict=True) if m.group == "bucket0")
+        assert first == pytest.approx(begin * US, rel=0.01)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
+def test_paces_repeat_and_do_not_depend_on_how_many_steps_follow(world, count, seed):
+    pace = Pace((1.5,), jitter=0.3, probability=0.5, factor=4.0, seed=seed)
+    found = pace.factors(world, count)
+    assert found == pace.factors(world, count) == pace.factors(world, count + 3)[:count]
+    assert len(found) == count and all(len(row) == world and min(row) > 0 for row in found)
+    assert Pace((1.5, 2.0)).factors(world, 1) == [[1.5, 2.0, 1.0, 1.0, 1.0, 1.0][:world]]
+
+
+def test_random_stragglers_are_as_frequent_and_as_slow_as_said():
+    drawn = [factor for row in Pace(probability=0.1, factor=5.0).factors(10, 2000) for factor in row]
+    assert sum(factor == 5.0 for factor in drawn) / len(drawn) == pytest.approx(0.1, rel=0.05)
+    drawn = [factor for row in Pace(jitter=0.4).factors(10, 5000) for factor in row]
+    assert fmean(drawn) == pytest.approx(1, rel=0.02)
+    assert stdev(map(log, drawn)) == pytest.approx(0.4, rel=0.02)
+
+
+def test_random_stragglers_slow_the_steps_down():
+    assert sum(steps(trained(iterations=6, pace=Pace(probability=0.5, factor=3.0, seed=1)))) > 1.5 * sum(
+        steps(trained(iterations=6))
+    )
+
+
+def test_a_job_begins_at_its_time():
+    job = Job(range(2), start=500 * US)
+    training(job, MODEL, "ring", 1, 10**6)
+    run = Simulation(Star(hosts=2).build(), job.messages, Transport("dctcp"), engine="python")
+    assert run.run()
+    assert min(run.memory[at + F_END] for at in run.flows) > 500 * US
