@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
 
 from dlcp.policy import Policy
-from dlcp.topology import Topology
 from dlcp.wire.header import HEADER_BYTES
 from sim.dlcp_flows import Pairs, write_dlcp, write_rules
 from sim.engine.layout import (
@@ -18,10 +14,7 @@ from sim.engine.layout import (
     B_RETURN,
     B_URGENCY,
     B_WORDS,
-    CUBIC,
     D_WORDS,
-    DCTCP,
-    DLCP,
     E_KIND,
     ECT,
     F_ACKS,
@@ -62,73 +55,19 @@ from sim.engine.layout import (
     K_CREDIT,
     K_START,
     KEPT,
-    NDP,
-    RAW,
     S_CREDIT,
     S_HEAP,
     S_WORDS,
-    SPRAY_HASH,
-    SPRAY_LEAST,
-    SPRAY_RANDOM,
     SPRAY_SHIFT,
-    SPRAY_TURN,
-    TCP,
+    V_WORDS,
 )
 from sim.engine.loop import begin
 from sim.engine.window import ALPHA_ONE, ONE
 from sim.engine.words import mix
 from sim.messages import Gate, Message
-from sim.network import ETHERNET_BYTES, PICOSECONDS, Network
-
-KINDS: Final = {"raw": RAW, "tcp": TCP, "cubic": CUBIC, "dctcp": DCTCP, "dlcp": DLCP, "ndp": NDP}
-SPRAYS: Final = {"hash": SPRAY_HASH, "round-robin": SPRAY_TURN, "random": SPRAY_RANDOM, "least-queue": SPRAY_LEAST}
-
-TCP_HEADERS: Final = 40
-"""IPv4 and TCP without options."""
-UDP_HEADERS: Final = 28
-CONTROL_BYTES: Final = 64
-"""An acknowledgement, or a frame of the shortest length that Ethernet has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Transport:
-    """A transport and its settings; the defaults are usual ones in data centres.
-
-    Attributes:
-        name: ``raw`` (datagrams, nothing is sent again), ``tcp`` (Reno with SACK), ``cubic``, ``dctcp``, ``ndp`` or ``dlcp``.
-        spray: How its packets spread over paths: ``hash``, ``round-robin``, ``random``, ``least-queue``.
-        initial_window: Packets.
-        largest_window: Packets.
-        reordering: By how many packets one has to be passed over before it counts as lost.
-        least_timeout: Shortest retransmission timeout, picoseconds.
-        gain: Weight of the newest share of marks in DCTCP's average.
-        trust_class: Switches put its packets into the queue of their class; otherwise all into queue 0.
-        payload: Most payload bytes of a packet; 0 is what the MTU leaves.
-        scale: Factor on every wait of DLCP's end hosts; 1 is the product on ordinary hosts.
-    """
-
-    name: str
-    spray: str = "hash"
-    initial_window: int = 10
-    largest_window: int = 1 << 20
-    reordering: int = 3
-    least_timeout: int = 10**9
-    gain: float = 1 / 16
-    trust_class: bool = False
-    payload: int = 0
-    scale: float = 1.0
-
-    @property
-    def headers(self) -> int:
-        """IP and transport headers of a data packet, bytes."""
-        if self.name == "dlcp":
-            return UDP_HEADERS + HEADER_BYTES
-        return UDP_HEADERS if self.name == "raw" else TCP_HEADERS
-
-    def payload_bytes(self, mtu: int) -> int:
-        """Returns the payload of a full packet."""
-        whole = mtu - self.headers
-        return self.payload or (whole // 8 * 8 if self.name == "dlcp" else whole)
+from sim.network import ETHERNET_BYTES, Network
+from sim.rate_flows import Bounds, Ranked, write_rate
+from sim.transports import CONTROL_BYTES, KINDS, MARKED, RATED, SPRAYS, Transport, ideal_time, path_mtu
 
 
 class Carriage:
@@ -148,6 +87,8 @@ class Carriage:
         self._seed = seed
         self._dlcp: Transport | None = None
         self._pairs: Pairs | None = None
+        self._bounds: Bounds | None = None
+        self._ranked: Ranked | None = None
         self._count = 0
 
     def add(self, messages: Sequence[Message]) -> list[int]:
@@ -165,7 +106,7 @@ class Carriage:
         """
         network, memory = self._network, self._network.memory
         carriers = [message.transport or self._transport for message in messages]
-        flows = [memory.take(D_WORDS if carrier.name == "dlcp" else F_WORDS) for carrier in carriers]
+        flows = [memory.take(_words(carrier.name)) for carrier in carriers]
         for number, (at, message, carrier) in enumerate(zip(flows, messages, carriers, strict=True), self._count):
             _write_ends(network, at, message, number, self._seed)
             size = _write_packets(network, at, message, carrier)
@@ -176,10 +117,21 @@ class Carriage:
                     write_dlcp(memory, at, message, pairs)
             elif carrier.name != "raw":
                 _write_window(network, at, carrier, size)
+                if carrier.name in RATED:
+                    write_rate(network, at, message, carrier)
+                self._write_own(at, message, carrier)
         self._count += len(flows)
         write_gates(network, flows, messages)
         write_waits(network, flows, messages)
         return flows
+
+    def _write_own(self, at: int, message: Message, transport: Transport) -> None:
+        if transport.name == "timeout":
+            self._bounds = self._bounds or Bounds(self._network)
+            self._bounds.write(at, transport)
+        elif transport.name == "pfabric":
+            self._ranked = self._ranked or Ranked(self._network)
+            self._ranked.write(at, message)
 
     def _dlcp_pairs(self, transport: Transport) -> Pairs:
         """Returns the pairs of ranks, which all messages of DLCP share; the rules are written with the first."""
@@ -197,6 +149,10 @@ def add_flows(
 ) -> list[int]:
     """Writes messages into the network's memory, once; see :class:`Carriage`."""
     return Carriage(network, transport, policy, seed).add(messages)
+
+
+def _words(name: str) -> int:
+    return V_WORDS if name in RATED else D_WORDS if name == "dlcp" else F_WORDS
 
 
 def _write_ends(network: Network, at: int, message: Message, number: int, seed: int) -> None:
@@ -226,7 +182,7 @@ def _write_packets(network: Network, at: int, message: Message, transport: Trans
     memory[at + F_FULL] = payload + overhead
     memory[at + F_TAIL] = max(message.size - (count - 1) * payload + overhead, CONTROL_BYTES)
     memory[at + F_CLASS] = priority = message.priority if transport.trust_class or transport.name == "dlcp" else 0
-    ecn = ECT if transport.name == "dctcp" else 0
+    ecn = ECT if transport.name in MARKED else 0
     kept = 0 if transport.name == "ndp" else KEPT
     memory[at + F_FLAGS] = priority | kept | ecn | SPRAYS[transport.spray] << SPRAY_SHIFT
     return count
@@ -298,37 +254,6 @@ def write_waits(network: Network, flows: Sequence[int], messages: Sequence[Messa
     for at, message in zip(flows, messages, strict=True):
         if not message.after:
             begin(memory, at, message.start + message.delay)  # type: ignore[arg-type]
-
-
-def path_mtu(topology: Topology, message: Message) -> int:
-    """Returns the smaller MTU of the two hosts' links."""
-    graph = topology.graph
-    ends = (graph.hosts[message.source], graph.hosts[message.destination])
-    return min((topology.link(arc).mtu for end in ends for arc in graph.leaving(end)), default=1500)
-
-
-def ideal_time(topology: Topology, message: Message, transport: Transport) -> int:
-    """Returns how long a message takes alone in the network, sent without a pause over a shortest path, in picoseconds."""
-    hosts = topology.graph.hosts
-    if message.source == message.destination:
-        return 0
-    payload = transport.payload_bytes(path_mtu(topology, message))
-    overhead = transport.headers + ETHERNET_BYTES
-    count = -(-message.size // payload)
-    tail = max(message.size - (count - 1) * payload + overhead, CONTROL_BYTES)
-    path = next(iter(topology.routes.paths(hosts[message.source], hosts[message.destination])), ())
-    bits = 8 * PICOSECONDS
-    first, slowest, last = 0.0, 0.0, 0.0
-    for arc in path:
-        # The full packets before the last one leave a link at the pace of the slowest so far; the last one follows them.
-        full = (payload + overhead) * bits / arc.rate
-        slowest = max(slowest, full)
-        first += full
-        before = first + (count - 2) * slowest if count > 1 else 0.0
-        delay = int(topology.link(arc).delay)
-        last = max(last, before) + tail * bits / arc.rate + delay
-        first += delay
-    return math.ceil(last)
 
 
 __all__ = ["CONTROL_BYTES", "KINDS", "SPRAYS", "Carriage", "Transport", "add_flows", "ideal_time", "path_mtu"]

@@ -14,23 +14,33 @@ from sim.engine.layout import (
     A_ARRIVE,
     A_DELAY,
     A_DROP_AT,
+    A_EXPIRE,
     A_HOST,
     A_LEAVE,
     A_LIMIT,
     A_LIMIT_BYTES,
     A_LOSS,
     A_MARK_AT,
+    A_QUANTA,
+    A_REFRESH,
+    A_REVERSE,
+    A_SPACE,
     A_SWITCH,
     A_TARGET,
     A_TICKS,
     A_UP,
     A_WORDS,
+    A_XOFF,
+    A_XON,
+    BY_INGRESS,
     E_KIND,
     G_ARCS,
     G_COUNT,
     K_ARRIVE,
+    K_EXPIRE,
     K_FREE,
     K_PULL,
+    K_REFRESH,
     N_ALPHA,
     N_CLASS,
     N_LAST,
@@ -49,6 +59,7 @@ from sim.memory import Memory
 ETHERNET_BYTES: Final = 14
 """What a frame has beyond its IP packet.  Preamble, checksum and gap are left out, as the softswitch does."""
 
+SHORTEST_FRAME: Final = 64
 TICKS_SHIFT: Final = 12
 LOSS_ONE: Final = 1 << 40
 PICOSECONDS: Final = 10**12
@@ -61,10 +72,16 @@ class Buffers:
     Attributes:
         shared: All queues of a switch share what the buffers of its links add up to; otherwise every queue has its own.
         alpha: Share of what is left that one port may hold, if shared.
+        pfc: Switches ask for pauses, by class, and hold what comes in over a link apart from all else; ``shared`` has no meaning.
+        xoff: Bytes that a class may hold of what came over one link before a pause is asked for; 0 is half of the link's buffer.
+        xon: Bytes at which the pause ends; 0 is half of ``xoff``.
     """
 
     shared: bool = False
     alpha: float = 1.0
+    pfc: bool = False
+    xoff: int = 0
+    xon: int = 0
 
 
 def thresholds(policy: Policy, link: Link) -> tuple[int, int]:
@@ -98,6 +115,7 @@ class Network:
     def __init__(self, memory: Memory, topology: Topology, policy: Policy, buffers: Buffers | None = None, seed: int = 0) -> None:
         self.memory = memory
         self.topology = topology
+        self.buffers = buffers = buffers or Buffers()
         graph = topology.graph
         self._down: set[int] = set()
         self._groups: dict[tuple[int, ...], int] = {}
@@ -111,13 +129,14 @@ class Network:
             largest = max((topology.link(arc).mtu for arc in graph.leaving(name)), default=1500)
             memory[node + N_PULL_GAP] = 8 * PICOSECONDS * (largest + ETHERNET_BYTES) // max(int(topology.nics[name]), 1) + 1
         self._classify()
-        buffers = buffers or Buffers()
         for name in graph.switches:
             node = self.nodes[name]
             memory[node + N_SWITCH] = 1
             memory[node + N_SALT] = zlib.crc32(f"{seed}/{name}".encode())
             memory[node + N_ROUTES] = memory.take(len(self._classes))
-            if buffers.shared:
+            if buffers.pfc:
+                memory[node + N_ROOM] = BY_INGRESS
+            elif buffers.shared:
                 links = (topology.link(arc) for arc in graph.leaving(name))
                 memory[node + N_ROOM] = sum(link.buffer.bytes(link.mtu + ETHERNET_BYTES) for link in links)
                 memory[node + N_ALPHA] = round(256 * buffers.alpha)
@@ -138,6 +157,9 @@ class Network:
         memory[at + A_SWITCH] = self.nodes[arc.source]
         memory[at + A_HOST] = int(from_host)
         memory[at + A_UP] = 1
+        memory[at + A_REVERSE] = self.arcs[arc.number ^ 1]
+        memory[at + A_REFRESH + E_KIND] = K_REFRESH
+        memory[at + A_EXPIRE + E_KIND] = K_EXPIRE
         self.set_link(arc.link, rate=arc.rate, delay=int(link.delay), loss=link.loss, arcs=(arc.number,))
         if not from_host:
             memory[at + A_DROP_AT], memory[at + A_MARK_AT] = thresholds(policy, link)
@@ -164,6 +186,38 @@ class Network:
                 self.memory[at + A_DELAY] = delay
             if loss is not None:
                 self.memory[at + A_LOSS] = round(loss * LOSS_ONE)
+        if self.buffers.pfc:
+            for number in (2 * link, 2 * link + 1):
+                self._write_pauses(number)
+
+    def _write_pauses(self, number: int) -> None:
+        """Writes when a class that comes over an arc is paused, and what room is left above that for what comes all the same."""
+        memory, at = self.memory, self.arcs[number]
+        ticks, back = memory[at + A_TICKS], memory[self.arcs[number ^ 1] + A_TICKS]
+        if not ticks or not back:
+            return  # the other direction is written next
+        link = self.topology.links[number // 2]
+        frame = link.mtu + ETHERNET_BYTES
+        xoff = self.buffers.xoff or max(link.buffer.bytes(frame) // 2, 2 * frame)
+        # The pause frame waits for a frame that is being sent, and takes its time; so does what the other end has begun to send.
+        wait = (frame + 2 * SHORTEST_FRAME) * back // ticks
+        flying = 2 * (memory[at + A_DELAY] << TICKS_SHIFT) // ticks
+        memory[at + A_XOFF] = xoff
+        memory[at + A_XON] = min(self.buffers.xon or xoff // 2, xoff)
+        memory[at + A_SPACE] = xoff + frame + wait + flying + frame
+        memory[at + A_QUANTA] = 65535 * 64 * ticks >> TICKS_SHIFT
+
+    def bound_queues(self, size: int) -> None:
+        """Lets no queue of a switch hold more than so many bytes."""
+        for arc in self.topology.graph.arcs:
+            if not self.topology.graph.is_host(arc.source):
+                at = self.arcs[arc.number] + A_LIMIT_BYTES
+                self.memory[at] = min(self.memory[at] or size, size)
+
+    @property
+    def samples(self) -> list[str]:
+        """One host of each set that hangs on the same switch."""
+        return list(self._classes)
 
     def cut(self, link: int) -> None:
         """Takes a link down: what is on it, and waits for it, is lost; neighbours with another path use that at once."""

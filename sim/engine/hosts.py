@@ -24,6 +24,7 @@ from sim.engine.layout import (
     D_PROBE_CLASS,
     D_PROBE_DUE,
     D_URGENCY,
+    DCQCN,
     DLCP,
     F_ARC,
     F_CLASS,
@@ -33,12 +34,19 @@ from sim.engine.layout import (
     F_NEXT,
     NDP,
     P_FLAGS,
+    PAUSED_SHIFT,
+    PFABRIC,
     Q_COUNT,
     R_FLOWS,
     RAW,
+    ROCE,
+    SERVICE,
+    TIMEOUT,
 )
 from sim.engine.ndp import take_ndp
+from sim.engine.pfabric import take_pfabric, turn_to_shortest
 from sim.engine.ports import admit, first_waiting, lose, transmit, wait_for
+from sim.engine.rate import take_rate
 from sim.engine.window import take_raw, take_window
 from sim.engine.words import MASK32, Words, highest, ld, st
 
@@ -52,6 +60,10 @@ def take(m: Words, flow: int, now: int) -> int:
         return take_raw(m, flow, now)
     if kind == NDP:
         return take_ndp(m, flow, now)
+    if kind == PFABRIC:
+        return take_pfabric(m, flow, now)
+    if kind == DCQCN or kind == ROCE or kind == TIMEOUT:
+        return take_rate(m, flow, now)
     return take_window(m, flow, now)
 
 
@@ -111,20 +123,26 @@ def send_control(m: Words, arc: int, packet: int, now: int) -> None:
 
 def serve_host(m: Words, arc: int, now: int) -> None:
     """The link of an interface is free: sends what is next."""
-    st(m, arc + A_PENDING, 0)
+    busy = ld(m, arc + A_BUSY)
+    if busy > now:
+        schedule(m, arc + A_LEAVE, busy)
+        return
+    state = ld(m, arc + A_PENDING) & ~SERVICE
+    st(m, arc + A_PENDING, state)
     if ld(m, arc + A_UP) == 0:
         return
+    paused = state >> PAUSED_SHIFT
     while True:
-        mask = ld(m, arc + A_MASK)
-        both = mask | ld(m, arc + A_READY)
+        mask = ld(m, arc + A_MASK) & ~paused
+        both = mask | (ld(m, arc + A_READY) & ~paused)
         if both == 0:
             return
         number = highest(both)
         if mask >> number & 1:
-            packet = first_waiting(m, arc, now)
+            packet = first_waiting(m, arc, mask, now)
         else:
             ring = arc + A_RINGS + number
-            last = ld(m, ring)
+            last = turn_to_shortest(m, ld(m, ring))
             flow = ld(m, last + F_NEXT)
             packet = take(m, flow, now)
             if packet == 0:
@@ -134,10 +152,16 @@ def serve_host(m: Words, arc: int, now: int) -> None:
                     st(m, arc + A_READY, ld(m, arc + A_READY) ^ (1 << number))
                 else:
                     st(m, last + F_NEXT, ld(m, flow + F_NEXT))
+                    if ld(m, ring) == flow:
+                        st(m, ring, last)
                 continue
             st(m, ring, flow)
+            kind = ld(m, packet + P_FLAGS) & CLASS_MASK
+            if paused >> kind & 1:
+                # What is sent again may be of another class than its message.
+                send_control(m, arc, packet, now)
+                continue
         transmit(m, arc, packet, now)
         break
-    if ld(m, arc + A_MASK) | ld(m, arc + A_READY):
-        st(m, arc + A_PENDING, 1)
-        schedule(m, arc + A_LEAVE, ld(m, arc + A_BUSY))
+    if (ld(m, arc + A_MASK) | ld(m, arc + A_READY)) & ~paused:
+        wait_for(m, arc, now)

@@ -37,7 +37,6 @@ H_PATIENCE: Final = 26
 H_OPEN: Final = 27
 H_CONTROL_BYTES: Final = 28
 H_RULES: Final = 29
-H_LOSSLESS: Final = 30
 H_WORDS: Final = 64
 
 # Event: part of another record
@@ -152,6 +151,7 @@ N_SALT: Final = 7
 N_PULL: Final = 8
 N_PULL_RING: Final = 12
 N_PULL_GAP: Final = 13
+N_SENDERS: Final = 14
 N_WORDS: Final = 16
 
 # In N_ROOM: room is what each of its ports has for what comes in there

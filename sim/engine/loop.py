@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sim.engine.agenda import advance, arm, fires
+from sim.engine.bounded import learn, on_datagram, settle, start_bounded
 from sim.engine.dlcp_receive import decide, note_arrival, on_feedback_timer, on_part, on_probe, send_pings
 from sim.engine.dlcp_rules import in_flight, probe_timeout
 from sim.engine.dlcp_send import join, on_feedback, on_probe_timer, on_status, on_stop, remaining
@@ -10,12 +11,19 @@ from sim.engine.gates import arrived_whole, ask, give_back, next_admitted
 from sim.engine.hosts import enlist, rouse, rouse_pair, send_control, serve_host
 from sim.engine.layout import (
     A_DOWN,
+    A_EXPIRE,
     A_HOST,
     A_LEAVE,
+    A_REFRESH,
+    A_REVERSE,
     A_TARGET,
+    A_UP,
     ACK,
+    BY_INGRESS,
+    CUT,
     D_COMPLETE,
     DATA,
+    DCQCN,
     DEAD,
     DLCP,
     E_KIND,
@@ -50,25 +58,36 @@ from sim.engine.layout import (
     K_ARRIVE,
     K_COMPLETE,
     K_CREDIT,
+    K_DECAY,
+    K_EXPIRE,
     K_FEEDBACK,
     K_FREE,
     K_PACE,
     K_PING,
     K_PROBE,
+    K_REFRESH,
+    K_RISE,
+    K_SPEND,
     K_START,
     K_WINDOW,
+    KIND_MASK,
     KIND_SHIFT,
     MORE_EVENTS,
     MORE_PACKETS,
     N_PULL,
+    N_ROOM,
     N_SWITCH,
     NDP,
+    NOTICE,
     P_EXTRA,
     P_FLAGS,
     P_FLOW,
     P_SENT,
     P_SEQ,
+    P_TO,
+    PAUSE,
     PAUSED,
+    PFABRIC,
     PING,
     PROBE,
     PULL,
@@ -80,13 +99,24 @@ from sim.engine.layout import (
     R_UNANSWERED,
     RAW,
     RESERVE,
+    ROCE,
     STATUS,
+    TIMEOUT,
+    V_DEADLINE,
+    V_DECAY,
+    V_RISE,
+    V_SPEND,
+    WARMUP,
 )
 from sim.engine.ndp import next_pull, on_answer, on_ndp_timeout, on_pull, pull_arc, want_pull
-from sim.engine.ports import arrived, give_packet, lose, offer, serve
+from sim.engine.pause import refresh, set_paused
+from sim.engine.pfabric import on_ranked_ack, on_ranked_timeout
+from sim.engine.ports import arrived, give_packet, lose, notify, offer, serve, wait_for
+from sim.engine.rate import on_decay, on_notice, on_rise
+from sim.engine.roce import on_expected, on_roce_timeout, on_segment
 from sim.engine.routing import route
 from sim.engine.window import on_ack, on_data, on_timeout, to_ack
-from sim.engine.words import Words, ld, st
+from sim.engine.words import MASK32, Words, ld, st
 
 
 def run(m: Words) -> int:
@@ -130,8 +160,15 @@ def arrive(m: Words, arc: int, now: int) -> None:
         lose(m, packet, arc, A_DOWN)
         return
     st(m, H_HOPS, ld(m, H_HOPS) + 1)
+    kind = (flags >> KIND_SHIFT) & KIND_MASK
+    if kind == PAUSE:
+        obey(m, ld(m, arc + A_REVERSE), ld(m, packet + P_SEQ), now)
+        give_packet(m, packet)
+        return
     node = ld(m, arc + A_TARGET)
     if ld(m, node + N_SWITCH):
+        if ld(m, node + N_ROOM) == BY_INGRESS:
+            st(m, packet + P_TO, (ld(m, packet + P_TO) & MASK32) | (arc << 32))
         out = route(m, node, packet)
         if out:
             offer(m, out, packet, now)
@@ -139,10 +176,21 @@ def arrive(m: Words, arc: int, now: int) -> None:
             lose(m, packet, 0, H_NO_ROUTE)
         return
     flow = ld(m, packet + P_FLOW)
-    kind = (flags >> KIND_SHIFT) & 7
     transport = ld(m, flow + F_KIND)
     if kind == PULL:
         on_pull(m, flow, packet)
+        enlist(m, flow, now)
+        return
+    if kind > PAUSE or (kind < PROBE and (transport == ROCE or transport == DCQCN or transport == TIMEOUT)):
+        arrive_rate(m, flow, kind, packet, now)
+        return
+    if transport == PFABRIC and kind:
+        if kind == PROBE:
+            to_ack(m, flow, packet)
+            st(m, packet + P_FLAGS, ld(m, packet + P_FLAGS) | CUT)
+            send_control(m, ld(m, flow + F_BACK), packet, now)
+            return
+        on_ranked_ack(m, flow, packet, now)
         enlist(m, flow, now)
         return
     if kind > ACK or transport == DLCP:
@@ -165,6 +213,29 @@ def arrive(m: Words, arc: int, now: int) -> None:
         send_control(m, ld(m, flow + F_BACK), packet, now)
     if done:
         complete(m, flow, now)
+
+
+def arrive_rate(m: Words, flow: int, kind: int, packet: int, now: int) -> None:
+    """A packet of a flow with a rate arrives."""
+    if kind == DATA:
+        if ld(m, flow + F_KIND) == TIMEOUT:
+            done = on_datagram(m, flow, packet, now)
+        else:
+            done = on_segment(m, flow, packet, now)
+        if done:
+            complete(m, flow, now)
+    elif kind == NOTICE:
+        give_packet(m, packet)
+        on_notice(m, flow, now)
+    else:
+        on_expected(m, flow, packet, kind, now)
+        enlist(m, flow, now)
+
+
+def obey(m: Words, arc: int, classes: int, now: int) -> None:
+    """Pauses classes of the port that feeds an arc, and sends what may be sent again."""
+    if set_paused(m, arc, classes, now) and ld(m, arc + A_UP):
+        wait_for(m, arc, now)
 
 
 def arrive_dlcp(m: Words, flow: int, kind: int, packet: int, now: int) -> None:
@@ -198,6 +269,8 @@ def arrive_dlcp(m: Words, flow: int, kind: int, packet: int, now: int) -> None:
 def complete(m: Words, flow: int, now: int) -> None:
     """A message is complete at its receiver: starts what waited for it."""
     st(m, flow + F_END, now)
+    if ld(m, flow + F_KIND) == WARMUP:
+        learn(m, flow, now)
     count = ld(m, H_DONE_COUNT)
     st(m, ld(m, H_DONE) + count, flow)
     st(m, H_DONE_COUNT, count + 1)
@@ -236,6 +309,8 @@ def launch(m: Words, flow: int, now: int) -> None:
         rouse(m, flow, now)
     else:
         st(m, flow + F_TIMER + E_KIND, K_WINDOW)
+        if ld(m, flow + F_KIND) == TIMEOUT:
+            start_bounded(m, flow, now)
         enlist(m, flow, now)
 
 
@@ -248,8 +323,13 @@ def ring(m: Words, timer: int, kind: int, now: int) -> None:
         elif ld(m, flow + F_GATE) == 0 or ask(m, flow):
             launch(m, flow, now)
     elif kind == K_WINDOW:
-        if ld(m, timer - F_TIMER + F_KIND) == NDP:
+        transport = ld(m, timer - F_TIMER + F_KIND)
+        if transport == NDP:
             on_ndp_timeout(m, timer - F_TIMER)
+        elif transport == PFABRIC:
+            on_ranked_timeout(m, timer - F_TIMER, now)
+        elif transport == DCQCN or transport == ROCE:
+            on_roce_timeout(m, timer - F_TIMER)
         else:
             on_timeout(m, timer - F_TIMER, now)
         enlist(m, timer - F_TIMER, now)
@@ -277,10 +357,29 @@ def ring(m: Words, timer: int, kind: int, now: int) -> None:
             st(m, flow + F_START, now)
             launch(m, flow, now)
             flow = next_admitted(m, gate)
+    elif kind < K_REFRESH and kind >= K_SPEND:
+        ring_rate(m, timer, kind, now)
+    elif kind == K_REFRESH:
+        notify(m, refresh(m, timer - A_REFRESH, now), now)
+    elif kind == K_EXPIRE:
+        obey(m, timer - A_EXPIRE, 0, now)
     else:
         packet = next_pull(m, timer - N_PULL, now)
         if packet:
             send_control(m, pull_arc(m, packet), packet, now)
+
+
+def ring_rate(m: Words, timer: int, kind: int, now: int) -> None:
+    """A timer of a flow with a rate has run out."""
+    if kind == K_SPEND:
+        enlist(m, timer - V_SPEND, now)
+    elif kind == K_DECAY:
+        on_decay(m, timer - V_DECAY, now)
+    elif kind == K_RISE:
+        on_rise(m, timer - V_RISE, now)
+    elif ld(m, timer - V_DEADLINE + F_END) == 0:
+        settle(m, timer - V_DEADLINE, now)
+        complete(m, timer - V_DEADLINE, now)
 
 
 __all__ = ["begin", "complete", "run"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from sim.engine.agenda import schedule
 from sim.engine.layout import (
     A_ARRIVE,
+    A_ASKED,
     A_BACKLOG,
     A_BUSY,
     A_BYTES,
@@ -32,8 +33,10 @@ from sim.engine.layout import (
     A_MARKED,
     A_MASK,
     A_PACKETS,
+    A_PAUSES,
     A_PENDING,
     A_QUEUES,
+    A_REVERSE,
     A_SWITCH,
     A_TAIL,
     A_TICKS,
@@ -41,6 +44,7 @@ from sim.engine.layout import (
     A_UP,
     A_WAIT,
     A_WAITED,
+    BY_INGRESS,
     C_BINS,
     C_DEEPEST,
     C_FOUND,
@@ -55,27 +59,39 @@ from sim.engine.layout import (
     F_CUTS,
     F_LOST,
     F_LOST_BYTES,
+    H_CONTROL_BYTES,
     H_FREE,
     H_FREE_COUNT,
+    H_NOW,
     H_PATIENCE,
     H_RANDOM,
     H_TRIM,
     H_TRIM_BYTES,
     KEPT,
+    KIND_MASK,
     KIND_SHIFT,
     N_ALPHA,
     N_ROOM,
     N_USED,
+    NOTIFY,
     P_FLAGS,
     P_FLOW,
     P_NEXT,
+    P_SEQ,
     P_TIME,
+    P_TO,
+    PAUSE,
+    PAUSED_SHIFT,
     Q_BYTES,
     Q_COUNT,
     Q_HEAD,
     Q_TAIL,
+    RANKED,
+    SERVICE,
     SIZE_SHIFT,
 )
+from sim.engine.pause import charge, discharge, has_space, set_paused
+from sim.engine.ranks import before_first, before_last, rank_of
 from sim.engine.words import MASK32, MASK63, Words, highest, ld, st
 
 
@@ -132,7 +148,7 @@ def lose(m: Words, packet: int, arc: int, cause: int) -> None:
         tally(m, arc, flags, cause, 1)
     else:
         st(m, cause, ld(m, cause) + 1)
-    if (flags >> KIND_SHIFT) & 7 == DATA:
+    if (flags >> KIND_SHIFT) & KIND_MASK == DATA:
         flow = ld(m, packet + P_FLOW)
         st(m, flow + F_LOST, ld(m, flow + F_LOST) + 1)
         st(m, flow + F_LOST_BYTES, ld(m, flow + F_LOST_BYTES) + (flags >> SIZE_SHIFT))
@@ -180,8 +196,9 @@ def arrived(m: Words, arc: int) -> int:
 
 def wait_for(m: Words, arc: int, now: int) -> None:
     """Sees to it that the port is served when its link is free."""
-    if ld(m, arc + A_PENDING) == 0:
-        st(m, arc + A_PENDING, 1)
+    pending = ld(m, arc + A_PENDING)
+    if pending & SERVICE == 0:
+        st(m, arc + A_PENDING, pending | SERVICE)
         busy = ld(m, arc + A_BUSY)
         schedule(m, arc + A_LEAVE, busy if busy > now else now)
 
@@ -224,12 +241,18 @@ def admit(m: Words, arc: int, queue: int, depth: int, packet: int, now: int) -> 
         transmit(m, arc, packet, now)
         return
     size = ld(m, packet + P_FLAGS) >> SIZE_SHIFT
-    held = ld(m, queue + Q_BYTES)
     limit = ld(m, arc + A_LIMIT)
     limit_bytes = ld(m, arc + A_LIMIT_BYTES)
     node = ld(m, arc + A_SWITCH)
     room = ld(m, node + N_ROOM)
-    if room:
+    if room == BY_INGRESS:
+        ingress = ld(m, packet + P_TO) >> 32
+        number = (queue - arc - A_QUEUES) >> 2
+        if has_space(m, ingress, number, size) == 0:
+            lose(m, packet, arc, A_FULL)
+            return
+        notify(m, charge(m, ingress, number, size, now), now)
+    elif room:
         # Dynamic threshold (Choudhury and Hahne, 1998): no port may hold more than alpha times what is left.
         used = ld(m, node + N_USED)
         left = room - used
@@ -237,9 +260,13 @@ def admit(m: Words, arc: int, queue: int, depth: int, packet: int, now: int) -> 
             lose(m, packet, arc, A_FULL)
             return
         st(m, node + N_USED, used + size)
-    elif (limit and depth >= limit) or (limit_bytes and held + size > limit_bytes):
-        lose(m, packet, arc, A_FULL)
-        return
+    else:
+        while (limit and depth >= limit) or (limit_bytes and ld(m, queue + Q_BYTES) + size > limit_bytes):
+            if displace(m, arc, queue, packet, now) == 0:
+                lose(m, packet, arc, A_FULL)
+                return
+            depth = ld(m, queue + Q_COUNT) & MASK32
+    held = ld(m, queue + Q_BYTES)
     st(m, packet + P_NEXT, 0)
     st(m, packet + P_TIME, now)
     if depth:
@@ -258,41 +285,98 @@ def admit(m: Words, arc: int, queue: int, depth: int, packet: int, now: int) -> 
     wait_for(m, arc, now)
 
 
-def first_waiting(m: Words, arc: int, now: int) -> int:
-    """Takes the next packet out of a port's queues, of which one is not empty; at ``now`` 0 its wait does not count."""
-    mask = ld(m, arc + A_MASK)
+def displace(m: Words, arc: int, queue: int, packet: int, now: int) -> int:
+    """Drops a packet of a lower rank than one that finds no room; returns 0 if there is none."""
+    if ld(m, packet + P_FLAGS) & RANKED == 0 or ld(m, queue + Q_COUNT) & MASK32 == 0:
+        return 0
+    before = before_last(m, queue)
+    worst = ld(m, before + P_NEXT) if before else ld(m, queue + Q_HEAD)
+    if rank_of(m, worst) <= rank_of(m, packet):
+        return 0
+    take_out(m, arc, queue, before)
+    lose(m, worst, arc, A_FULL)
+    return 1
+
+
+def first_waiting(m: Words, arc: int, mask: int, now: int) -> int:
+    """Takes the next packet out of a port's queues, of those in the mask; at ``now`` 0 its wait does not count."""
     number = highest(mask)
     queue = arc + A_QUEUES + (number << 2)
     packet = ld(m, queue + Q_HEAD)
+    before = before_first(m, queue) if ld(m, packet + P_FLAGS) & RANKED else 0
+    packet = take_out(m, arc, queue, before)
+    node = ld(m, arc + A_SWITCH)
+    if ld(m, node + N_ROOM) == BY_INGRESS:
+        notify(m, discharge(m, ld(m, packet + P_TO) >> 32, number, ld(m, packet + P_FLAGS) >> SIZE_SHIFT), now)
+    if now:
+        waited = now - ld(m, packet + P_TIME)
+        st(m, arc + A_WAIT, ld(m, arc + A_WAIT) + waited)
+        classes = ld(m, arc + A_CLASSES)
+        if classes:
+            at = classes + (number << C_SHIFT) + C_WAIT
+            st(m, at, ld(m, at) + waited)
+        st(m, arc + A_WAITED, ld(m, arc + A_WAITED) + 1)
+    return packet
+
+
+def take_out(m: Words, arc: int, queue: int, before: int) -> int:
+    """Takes the packet behind another, or at 0 the first, out of a queue, which is not empty."""
     depth = (ld(m, queue + Q_COUNT) & MASK32) - 1
     st(m, queue + Q_COUNT, depth)
-    st(m, queue + Q_HEAD, ld(m, packet + P_NEXT))
+    if before:
+        packet = ld(m, before + P_NEXT)
+        st(m, before + P_NEXT, ld(m, packet + P_NEXT))
+        if ld(m, queue + Q_TAIL) == packet:
+            st(m, queue + Q_TAIL, before)
+    else:
+        packet = ld(m, queue + Q_HEAD)
+        st(m, queue + Q_HEAD, ld(m, packet + P_NEXT))
     if depth == 0:
-        st(m, arc + A_MASK, mask ^ (1 << number))
+        st(m, arc + A_MASK, ld(m, arc + A_MASK) ^ (1 << ((queue - arc - A_QUEUES) >> 2)))
     size = ld(m, packet + P_FLAGS) >> SIZE_SHIFT
     st(m, queue + Q_BYTES, ld(m, queue + Q_BYTES) - size)
     st(m, arc + A_BACKLOG, ld(m, arc + A_BACKLOG) - size)
     node = ld(m, arc + A_SWITCH)
-    if ld(m, node + N_ROOM):
+    if ld(m, node + N_ROOM) > 0:
         st(m, node + N_USED, ld(m, node + N_USED) - size)
-    if now:
-        st(m, arc + A_WAIT, ld(m, arc + A_WAIT) + now - ld(m, packet + P_TIME))
-        classes = ld(m, arc + A_CLASSES)
-        if classes:
-            at = classes + (number << C_SHIFT) + C_WAIT
-            st(m, at, ld(m, at) + now - ld(m, packet + P_TIME))
-        st(m, arc + A_WAITED, ld(m, arc + A_WAITED) + 1)
     return packet
 
 
 def serve(m: Words, arc: int, now: int) -> None:
     """The link of a switch's port is free: sends what is next."""
-    st(m, arc + A_PENDING, 0)
-    if ld(m, arc + A_MASK) == 0:
+    busy = ld(m, arc + A_BUSY)
+    if busy > now:
+        schedule(m, arc + A_LEAVE, busy)
         return
-    transmit(m, arc, first_waiting(m, arc, now), now)
-    if ld(m, arc + A_MASK):
+    state = ld(m, arc + A_PENDING) ^ SERVICE
+    st(m, arc + A_PENDING, state)
+    if state & NOTIFY:
+        send_pause(m, arc, state, now)
+    else:
+        mask = ld(m, arc + A_MASK) & ~(state >> PAUSED_SHIFT)
+        if mask == 0:
+            return
+        transmit(m, arc, first_waiting(m, arc, mask, now), now)
+    if ld(m, arc + A_MASK) & ~(state >> PAUSED_SHIFT):
         wait_for(m, arc, now)
+
+
+def notify(m: Words, port: int, now: int) -> None:
+    """Lets a port, if there is one, send a pause frame as soon as its link is free."""
+    if port and ld(m, port + A_UP):
+        st(m, port + A_PENDING, ld(m, port + A_PENDING) | NOTIFY)
+        wait_for(m, port, now if now else ld(m, H_NOW))
+
+
+def send_pause(m: Words, port: int, state: int, now: int) -> None:
+    """Sends a pause frame, which says of every class whether it is to be paused, before all that waits."""
+    st(m, port + A_PENDING, state ^ NOTIFY)
+    st(m, port + A_PAUSES, ld(m, port + A_PAUSES) + 1)
+    packet = take_packet(m)
+    st(m, packet + P_SEQ, ld(m, ld(m, port + A_REVERSE) + A_ASKED))
+    flags = CLASS_MASK | KEPT | (PAUSE << KIND_SHIFT)
+    st(m, packet + P_FLAGS, flags | (ld(m, H_CONTROL_BYTES) << SIZE_SHIFT))
+    transmit(m, port, packet, now)
 
 
 def flush(m: Words, arc: int) -> None:
@@ -302,4 +386,6 @@ def flush(m: Words, arc: int) -> None:
         st(m, packet + P_FLAGS, ld(m, packet + P_FLAGS) | DEAD)
         packet = ld(m, packet + P_NEXT)
     while ld(m, arc + A_MASK):
-        lose(m, first_waiting(m, arc, 0), arc, A_DOWN)
+        lose(m, first_waiting(m, arc, ld(m, arc + A_MASK), 0), arc, A_DOWN)
+    st(m, arc + A_PENDING, ld(m, arc + A_PENDING) & ~NOTIFY)
+    set_paused(m, arc, 0, ld(m, H_NOW))

@@ -27,7 +27,7 @@ from sim.engine.layout import (
     SPRAY_TURN,
 )
 from sim.engine.ports import chance
-from sim.engine.words import Words, ld, mix, st
+from sim.engine.words import MASK32, Words, ld, mix, st
 
 OWN = -1
 """In place of a group: the port of the host itself."""
@@ -35,7 +35,7 @@ OWN = -1
 
 def route(m: Words, node: int, packet: int) -> int:
     """Returns the arc on which a packet leaves a switch, or 0 if there is none."""
-    to = ld(m, packet + P_TO)
+    to = ld(m, packet + P_TO) & MASK32
     group = ld(m, ld(m, node + N_ROUTES) + ld(m, to + N_CLASS))
     if group == OWN:
         return ld(m, to + N_LAST)

@@ -68,7 +68,9 @@ from sim.engine.layout import (
     P_SENT,
     P_SEQ,
     P_TO,
+    PFABRIC,
     SIZE_SHIFT,
+    WARMUP,
 )
 from sim.engine.ports import give_packet, take_packet
 from sim.engine.words import Words, clear, has, ld, lowest, put, st
@@ -134,7 +136,9 @@ def next_hole(m: Words, flow: int) -> int:
 
 
 def retry_time(m: Words, flow: int) -> int:
-    """Returns the retransmission timeout (RFC 6298), doubled for each in a row."""
+    """Returns the retransmission timeout (RFC 6298), doubled for each in a row; of pFabric it stays."""
+    if ld(m, flow + F_KIND) == PFABRIC:
+        return ld(m, flow + F_RTO)
     base = ld(m, flow + F_SRTT) + 4 * ld(m, flow + F_RTTVAR)
     least = ld(m, flow + F_RTO)
     backoff = ld(m, flow + F_BACKOFF)
@@ -162,7 +166,8 @@ def to_ack(m: Words, flow: int, packet: int) -> None:
     if flags & CE:
         st(m, flow + F_MARKS, ld(m, flow + F_MARKS) + 1)
     flags = (ld(m, flow + F_FLAGS) & ~ECT) | (flags & (CE | CUT)) | KEPT | (ACK << KIND_SHIFT)
-    if ld(m, flow + F_KIND) == NDP:
+    kind = ld(m, flow + F_KIND)
+    if kind == NDP or kind == PFABRIC:
         flags |= CLASS_MASK
     st(m, packet + P_FLAGS, flags | (ld(m, H_CONTROL_BYTES) << SIZE_SHIFT))
     st(m, packet + P_TO, ld(m, flow + F_FROM))
@@ -224,14 +229,14 @@ def grow(m: Words, flow: int, index: int, marked: int, now: int) -> None:
     st(m, flow + F_MARKED, marks)
     if marked and index >= ld(m, flow + F_RECOVER):
         st(m, flow + F_RECOVER, ld(m, flow + F_SENT))
-        if kind == DCTCP:
+        if kind == DCTCP or kind == WARMUP:
             # RFC 8257, section 3.3; alpha starts at 1, so the first mark halves the window.
             window -= (window * ld(m, flow + F_ALPHA)) >> 17
             window = window if window > LEAST_WINDOW else LEAST_WINDOW
             st(m, flow + F_THRESHOLD, window)
         else:
             window = reduced(m, flow, window, now)
-    elif index >= ld(m, flow + F_RECOVER) or kind == DCTCP:
+    elif index >= ld(m, flow + F_RECOVER) or kind == DCTCP or kind == WARMUP:
         window += growth(m, flow, window, now)
         most = ld(m, flow + F_GREATEST)
         window = window if window < most else most
@@ -334,6 +339,7 @@ def on_timeout(m: Words, flow: int, now: int) -> None:
     reduced(m, flow, ld(m, flow + F_WINDOW), now)
     mark_lost(m, flow, ld(m, flow + F_CUM), sent)
     st(m, flow + F_SCAN, sent)
-    st(m, flow + F_RECOVER, sent)
+    # Slow start: what is sent again makes the window grow.
+    st(m, flow + F_RECOVER, ld(m, flow + F_CUM))
     st(m, flow + F_WINDOW, ONE)
     st(m, flow + F_BACKOFF, ld(m, flow + F_BACKOFF) + 1)

@@ -139,6 +139,10 @@ KINDS = (
     ("raw", "least-queue"),
     ("dlcp", "round-robin"),
     ("ndp", "random"),
+    ("roce", "hash"),
+    ("dcqcn", "hash"),
+    ("pfabric", "round-robin"),
+    ("timeout", "random"),
 )
 
 
@@ -163,7 +167,7 @@ def test_the_same_seed_gives_the_same_and_another_another():
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.sampled_from(["dctcp", "tcp", "cubic", "raw", "dlcp", "ndp"]),
+    st.sampled_from([name for name, _ in KINDS]),
     st.sampled_from(["hash", "random", "round-robin", "least-queue"]),
     st.sampled_from([0.0, 0.01, 0.1]),
     st.integers(0, 9),
