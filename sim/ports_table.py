@@ -15,6 +15,10 @@ from sim.engine.layout import (
     A_FULL,
     A_MARKED,
     A_PACKETS,
+    A_PAUSED,
+    A_PAUSED_AT,
+    A_PAUSES,
+    A_PENDING,
     A_TRIMMED,
     A_WAIT,
     C_BINS,
@@ -23,6 +27,7 @@ from sim.engine.layout import (
     C_WAIT,
     C_WORDS,
     H_NOW,
+    PAUSED_SHIFT,
 )
 from sim.network import PICOSECONDS
 from sim.simulation import Simulation
@@ -48,6 +53,8 @@ PORT_COLUMNS: Final = (
     "mean_queue_packets",
     "deepest_queue_bytes",
     *_COUNTERS,
+    "pauses_sent",
+    "paused_s",
 )
 
 CLASS_COLUMNS: Final = (
@@ -89,9 +96,18 @@ def ports(simulation: Simulation) -> list[dict[str, Any]]:
             round(memory[at + A_WAIT] / now, 6),
             memory[at + A_DEEPEST],
             *(memory[at + counter] for counter in _COUNTERS.values()),
+            memory[at + A_PAUSES],
+            _paused(simulation, at) / PICOSECONDS,
         )
         rows.append(dict(zip(PORT_COLUMNS, values, strict=True)))
     return rows
+
+
+def _paused(simulation: Simulation, at: int) -> int:
+    """Returns for how long some class of a port has been paused, picoseconds."""
+    memory = simulation.memory
+    lasting = memory[H_NOW] - memory[at + A_PAUSED_AT] if memory[at + A_PENDING] >> PAUSED_SHIFT else 0
+    return memory[at + A_PAUSED] + lasting
 
 
 def classes(simulation: Simulation) -> list[dict[str, Any]]:

@@ -31,18 +31,24 @@ class Carrier:
     name: str = setting(
         Choice(tuple(KINDS)),
         default="dlcp",
-        doc="dlcp; tcp (Reno with SACK), cubic, dctcp; ndp; or raw datagrams, of which nothing is sent again.",
+        doc="dlcp; tcp (Reno with SACK), cubic, dctcp; ndp; pfabric; roce, dcqcn (go-back-N); timeout (datagrams with a "
+        "deadline); or raw datagrams, of which nothing is sent again.",
     )
     spray: str = setting(
         Choice(("auto", *SPRAYS)),
         default="auto",
-        doc="How packets spread over equal paths; auto is the policy's for dlcp, in turn for ndp, else by hash.",
+        doc="How packets spread over equal paths; auto is the policy's for dlcp, in turn for ndp and pfabric, else by hash.",
     )
     initial_window: int = setting(Integer(1, 65_535, "packets"), default=10, doc="First window of TCP, DCTCP and NDP.")
     reordering: int = setting(
         Integer(1, 65_535, "packets"), default=3, doc="By how many packets TCP lets one be passed over before it counts as lost."
     )
-    least_timeout: Delay = setting(_TIME, default=Delay.parse("1 ms"), doc="Shortest retransmission timeout of TCP.")
+    least_timeout: Delay = setting(
+        _TIME, default=Delay.parse("1 ms"), doc="Shortest retransmission timeout of TCP; that of RoCE."
+    )
+    deadline: str | Delay = setting(
+        Auto(_TIME), default="auto", doc="How long a message of timeout may take; auto is what the first ones of its size take."
+    )
     host_times: float = setting(
         Number(0, 100, above=True),
         default=1.0,
@@ -59,6 +65,22 @@ class Buffering:
     alpha: float = setting(
         Number(0, 1024, above=True), default=1.0, doc="What one port may hold of a shared memory, times what is left of it."
     )
+    pfc: bool = setting(
+        Flag(),
+        default=False,
+        doc="Switches ask the other end of a link for pauses, by class, and hold what came over each link apart, shared or not.",
+    )
+    xoff: str | Size = setting(
+        Auto(_SIZE),
+        default="auto",
+        doc="What a class may hold of what came over a link until it is paused; auto: half the buffer.",
+    )
+    xon: str | Size = setting(Auto(_SIZE), default="auto", doc="What it holds when the pause ends; auto is half of xoff.")
+
+    def build(self) -> Buffers:
+        """Returns what the network is made with."""
+        xoff, xon = (0 if isinstance(size, str) else int(size) for size in (self.xoff, self.xon))
+        return Buffers(self.shared, self.alpha, self.pfc, xoff, xon)
 
 
 @section
@@ -114,6 +136,8 @@ class Scenario(Document):
                     raise refuse(f"jobs[{index}].workload", "missing, and the scenario has none", "a model, or a file")
         elif self.traffic.kind == "training" and not self.workload:
             raise refuse("workload", "missing, but traffic.kind is training", "a model, or the file of a workload")
+        elif self.traffic.kind == "file" and not self.traffic.file:
+            raise refuse("traffic.file", "missing, but traffic.kind is file", "a file of messages")
         elif self.traffic.kind == "none" and not (self.background and all(flows.duration for flows in self.background)):
             problem = "is none, but there is no background, or one without a duration"
             raise refuse("traffic.kind", problem, "something to wait for")
@@ -136,7 +160,7 @@ class Scenario(Document):
             policy,
             seed=self.seed,
             engine=engine,
-            buffers=Buffers(self.buffers.shared, self.buffers.alpha),
+            buffers=self.buffers.build(),
             changes=[change for event in self.events for change in _changes(event, topology)],
             reroute=int(self.reroute),
             background=background_of(self.background, topology, carriers, self.seed, required=alone),
@@ -145,7 +169,7 @@ class Scenario(Document):
     def _transport(self, name: str, policy: Policy) -> Transport:
         """Returns a transport by name, with the settings of the scenario's; how it spreads over paths is its own."""
         chosen = self.transport
-        automatic = {"dlcp": policy.switch.spray, "ndp": "round-robin"}.get(name, "hash")
+        automatic = {"dlcp": policy.switch.spray, "ndp": "round-robin", "pfabric": "round-robin"}.get(name, "hash")
         return Transport(
             name,
             spray=automatic if chosen.spray == "auto" or name != chosen.name else chosen.spray,
@@ -155,6 +179,7 @@ class Scenario(Document):
             gain=policy.congestion.gain,
             trust_class=policy.switch.trust_dscp,
             scale=chosen.host_times,
+            deadline=0 if isinstance(chosen.deadline, str) else int(chosen.deadline),
         )
 
 
