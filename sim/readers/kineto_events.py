@@ -2,8 +2,8 @@
 
 Backends leave different marks.  NCCL's kernels, and without a GPU the events ``record_param_comms``, have arguments
 ``Collective name``, ``In msg nelems``, ``Out msg nelems``, ``dtype``, ``Group size`` and ``Process Group Ranks``.
-Gloo has events such as ``gloo:all_reduce`` with ``Input Dims`` and ``Input type`` if shapes were recorded, and none of those names;
-roots and peers stand in the calls (``c10d::broadcast_``) that the events belong to.
+Gloo has events such as ``gloo:all_reduce`` with ``Input Dims`` and ``Input type`` if shapes were recorded, and none of those
+names; roots and peers stand in the calls (``c10d::broadcast_``) that the events belong to.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from typing import Final
 from sim.messages import Message
 from sim.readers.found import POLICY
 from sim.readers.text import MAX_MESSAGES
-from sim.traffic import Job, Ready, ring
 
 KINDS: Final = (
     "all_reduce",
@@ -23,6 +22,9 @@ KINDS: Final = (
 )
 _LOSSY: Final = ("all_reduce", "reduce_scatter", "reduce")
 """What sums gradients, and may miss as much as the policy says; the rest arrives whole."""
+
+Ready = Sequence[Sequence[int]]
+"""For each member the messages that it waits for."""
 
 
 class TooMany(ValueError):
@@ -90,9 +92,8 @@ class Timeline:
         """
         first, count = len(self.messages), len(members)
         self._reserve(_cost(kind, count) + count)
-        job = Job(list(members), messages=self.messages)
         if count > 1:
-            done = _WAYS[kind](job, size, ready, root)
+            done = _WAYS[kind](_Ranks(members, self.messages), size, ready, root)
         else:
             done = [list(mine) for mine in ready]
         lossy = kind in _LOSSY
@@ -117,97 +118,112 @@ def _cost(kind: str, count: int) -> int:
     return count * count.bit_length() if kind == "barrier" else count - 1
 
 
-def _all_reduce(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
-    return ring(job, size, ready)
+class _Ranks:
+    """Members of a group, by position, and what they send."""
+
+    def __init__(self, members: Sequence[int], messages: list[Message]) -> None:
+        self.members, self._messages = members, messages
+        self.world = len(members)
+
+    def send(self, source: int, target: int, size: int, after: Sequence[int]) -> int:
+        """Adds a message; returns its number."""
+        self._messages.append(Message(self.members[source], self.members[target], max(size, 1), after=list(after)))
+        return len(self._messages) - 1
 
 
-def _around(job: Job, size: int, ready: Ready, reduce: bool) -> list[list[int]]:
-    """Passes the shares of ranks on around a ring."""
-    world = job.world
+def _around(ranks: _Ranks, size: int, ready: Ready, reduced: int, gathered: int) -> list[list[int]]:
+    """Passes shares on around a ring: so many times adding one's own, then so many times as they are."""
+    world = ranks.world
     before = [list(mine) for mine in ready]
-    for step in range(world - 1):
+    for step in range(reduced + gathered):
         sent = []
         for rank in range(world):
             part = (rank - step) % world
             length = size * (part + 1) // world - size * part // world
-            sent.append(job.send(rank, (rank + 1) % world, length, before[rank]))
-        before = [[sent[(rank - 1) % world], *(ready[rank] if reduce else ())] for rank in range(world)]
+            sent.append(ranks.send(rank, (rank + 1) % world, length, before[rank]))
+        own = step < reduced
+        before = [[sent[(rank - 1) % world], *(ready[rank] if own else ())] for rank in range(world)]
     return before
 
 
-def _all_gather(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
-    return _around(job, size, ready, reduce=False)
+def _all_reduce(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
+    return _around(ranks, size, ready, ranks.world - 1, ranks.world - 1)
 
 
-def _reduce_scatter(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
-    return _around(job, size, ready, reduce=True)
+def _all_gather(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
+    done = _around(ranks, size, ready, 0, ranks.world - 1)
+    return [[*mine, *own] for mine, own in zip(done, ready, strict=True)]
 
 
-def _all_to_all(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
-    world = job.world
+def _reduce_scatter(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
+    return _around(ranks, size, ready, ranks.world - 1, 0)
+
+
+def _all_to_all(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
+    world = ranks.world
     done = [list(mine) for mine in ready]
     for offset in range(1, world):
         for rank in range(world):
             other = (rank + offset) % world
-            done[other].append(job.send(rank, other, size // world, ready[rank]))
+            done[other].append(ranks.send(rank, other, size // world, ready[rank]))
     return done
 
 
-def _broadcast(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+def _broadcast(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
     """A binomial tree: those who have it send to as many who do not."""
-    world = job.world
+    world = ranks.world
     done = [list(mine) for mine in ready]
     reach = 1
     while reach < world:
         for place in range(min(reach, world - reach)):
             source, target = (root + place) % world, (root + place + reach) % world
-            message = job.send(source, target, size, done[source])
+            message = ranks.send(source, target, size, done[source])
             done[target].append(message)
         reach *= 2
     return done
 
 
-def _reduce(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
-    world = job.world
+def _reduce(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
+    world = ranks.world
     done = [list(mine) for mine in ready]
     reach = 1 << (world - 1).bit_length()
     while reach > 1:
         reach //= 2
         for place in range(min(reach, world - reach)):
             target, source = (root + place) % world, (root + place + reach) % world
-            done[target].append(job.send(source, target, size, done[source]))
+            done[target].append(ranks.send(source, target, size, done[source]))
     return done
 
 
-def _gather(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+def _gather(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
     done = [list(mine) for mine in ready]
-    for rank in range(job.world):
+    for rank in range(ranks.world):
         if rank != root:
-            done[root].append(job.send(rank, root, size // job.world, ready[rank]))
+            done[root].append(ranks.send(rank, root, size // ranks.world, ready[rank]))
     return done
 
 
-def _scatter(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+def _scatter(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
     done = [list(mine) for mine in ready]
-    for rank in range(job.world):
+    for rank in range(ranks.world):
         if rank != root:
-            done[rank].append(job.send(root, rank, size // job.world, ready[root]))
+            done[rank].append(ranks.send(root, rank, size // ranks.world, ready[root]))
     return done
 
 
-def _barrier(job: Job, size: int, ready: Ready, root: int) -> list[list[int]]:
+def _barrier(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
     """Dissemination: in round k everybody tells who is 2^k further on."""
-    world = job.world
+    world = ranks.world
     before = [list(mine) for mine in ready]
     reach = 1
     while reach < world:
-        sent = [job.send(rank, (rank + reach) % world, 1, before[rank]) for rank in range(world)]
+        sent = [ranks.send(rank, (rank + reach) % world, 1, before[rank]) for rank in range(world)]
         before = [[sent[(rank - reach) % world], sent[rank]] for rank in range(world)]
         reach *= 2
     return before
 
 
-_WAYS: Final[dict[str, Callable[[Job, int, Ready, int], list[list[int]]]]] = {
+_WAYS: Final[dict[str, Callable[[_Ranks, int, Ready, int], list[list[int]]]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
