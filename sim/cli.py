@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sim.cli_inputs import add_parsers, run_import, run_profile
 from sim.cli_results import VERBS, add_verbs
 from sim.memory import ENGINES
 
@@ -68,6 +69,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     bench.add_argument("--runs", type=int, default=5, help="runs of each transport (%(default)s)")
     bench.add_argument("--json", action="store_true", help="one JSON document")
     add_verbs(verbs)
+    add_parsers(verbs)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from sim.errors import MissingPackage
 
     try:
-        return {"run": _run, "bench": _bench, **VERBS}[args.verb](args)
+        return {"run": _run, "bench": _bench, "profile": run_profile, "import": run_import, **VERBS}[args.verb](args)
     except MissingPackage as error:
         print(f"dlcp sim: {error}", file=sys.stderr)
         return MISSING

@@ -11,7 +11,9 @@ from dlcp.policy import Policy
 from dlcp.topology import Topology
 from dlcp.workload import Workload
 from sim.flows import Transport
+from sim.message_file import read_messages
 from sim.messages import Message
+from sim.readers.found import POLICY
 from sim.scenario_traffic import BackgroundFlows, Training, TrainingJob
 from sim.traffic.background import Background, together
 from sim.traffic.job import Job
@@ -37,6 +39,12 @@ def messages_of(scenario: Scenario, topology: Topology, policy: Policy, folder: 
     for job in jobs:
         _train(job, scenario, topology, policy, folder, messages)
     if jobs or traffic.kind == "none":
+        return messages
+    if traffic.kind == "file":
+        messages = read_messages(folder / traffic.file, topology.graph.hosts)
+        for message in messages:
+            message.protected = policy.protection.share if message.protected == POLICY else message.protected
+            message.bound = policy.loss.push if message.bound == POLICY else message.bound
         return messages
     hosts = len(topology.hosts)
     try:

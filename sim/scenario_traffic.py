@@ -17,6 +17,7 @@ _CREDIT = Quantity(Size, "0 B", "1 TiB")
 _TIME = Quantity(Delay, "0 s", "10000 s")
 _HOSTS = Items(Text(r"[A-Za-z][A-Za-z0-9_.-]{0,80}", "the name of a host, or first..last"), 0, 65_535)
 _NAME = Text(r"[A-Za-z0-9_.-]{1,40}", "a name of up to 40 letters, digits, points, hyphens and underscores")
+_FILE = Text(r"[^\x00-\x1f\x7f]{0,1000}", "a path, relative to the file that it stands in, or nothing")
 _MODEL = Text(r"[^\x00-\x1f\x7f]{0,1000}", "the name of a model, a path relative to the file that it stands in, or nothing")
 ROUNDS = ("base-k", "bsp", "digits", "random", "topology")
 
@@ -72,13 +73,14 @@ class Traffic(Training):
     """What is sent."""
 
     kind: str = setting(
-        Choice(("permutation", "incast", "training", "none")),
+        Choice(("permutation", "incast", "training", "file", "none")),
         default="permutation",
-        doc="Every host to one other; many to one; a training job on the ranks of the topology; or nothing but background.",
+        doc="Every host to one other; many to one; a training job on the ranks of the topology; a file; or only background.",
     )
     size: Size = setting(_SIZE, default=Size.parse("1 MB"), doc="Bytes of each message of permutation and incast.")
     fan_in: int = setting(Integer(1, 65_535), default=16, doc="Senders of incast.")
     priority: int = setting(Integer(0, 6), default=0, doc="Class of the messages of permutation and incast.")
+    file: str = setting(_FILE, default="", doc="File of messages, CSV or JSON lines.")
 
 
 @section
