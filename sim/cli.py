@@ -155,16 +155,18 @@ def described(summary: dict[str, Any]) -> Iterator[str]:
         f"after {summary['now_s'] * 1e3:.6g} ms; {summary['packet_hops']} packet-hops, seed {summary['seed']}"
     )
     yield f"{'':<28}{'count':>8}{'mean':>12}{'p50':>12}{'p99':>12}{'p99.9':>12}{'max':>12}"
-    groups = [("all", summary)] + [(f"{name} B", found) for name, found in summary["by_size_bytes"].items()]
+    groups = [("all", summary), *((f"{name} B", found) for name, found in summary["by_size_bytes"].items())]
+    groups += [*summary["jobs"].items(), ("background", summary["background"])]
     for name, found in groups:
         for column, unit, factor in (("completion_s", "us", 1e6), ("slowdown", "", 1.0)):
             values = found[column]
             if values["count"]:
                 numbers = "".join(f"{values[key] * factor:>12.6g}" for key in ("mean", "p50", "p99", "p999", "max"))
                 yield f"{name + ' ' + column.removesuffix('_s') + (' ' + unit if unit else ''):<28}{values['count']:>8}{numbers}"
-    if summary["steps_s"]:
-        times = summary["steps_s"]
-        yield f"steps: {len(times)}, mean {sum(times) / len(times) * 1e3:.6g} ms, longest {max(times) * 1e3:.6g} ms"
+    for name, found in (("", summary), *summary["jobs"].items()):
+        if times := found["steps_s"]:
+            mean = sum(times) / len(times)
+            yield f"{name + ' ' if name else ''}steps: {len(times)}, mean {mean * 1e3:.6g} ms, longest {max(times) * 1e3:.6g} ms"
     yield "packets: " + ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in summary["packets"].items() if value)
 
 

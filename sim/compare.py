@@ -48,6 +48,9 @@ def metrics(summary: dict[str, Any]) -> dict[str, float]:
         if times and all(map(_is_number, times)):
             found[f"{group}.mean"] = sum(times) / len(times)
             found[f"{group}.max"] = max(times)
+    for name, job in summary.get("jobs", {}).items():
+        if times := job["steps_s"]:
+            found[f"jobs.{name}.steps_s.mean"] = sum(times) / len(times)
     for key in ("now_s", "complete", "packet_hops", "events"):
         if _is_number(summary.get(key)):
             found[key] = summary[key]

@@ -40,6 +40,7 @@ class Message:
         gate: What its sender lets it through, if anything.
         urgency: Its place at the gate; the lowest goes first.
         extra: The run does not wait for it.
+        whole: Bytes that each rank contributes to the collective it is a part of; 0 if that is not known.
     """
 
     source: int
@@ -58,6 +59,7 @@ class Message:
     gate: Gate | None = None
     urgency: int = 0
     extra: bool = False
+    whole: int = 0
 
 
 __all__ = ["Gate", "Message"]

@@ -165,7 +165,7 @@ def spread(values: Iterable[float]) -> dict[str, float | int]:
 def summarize(simulation: Simulation) -> dict[str, Any]:
     """Returns the summary: times in seconds, by size and class of message; steps of training; what happened to packets.
 
-    Messages that the run does not wait for count apart, as ``background``.
+    Messages that the run does not wait for count apart, as ``background``; several training jobs each for itself, as ``jobs``.
     """
     rows = list(Rows(simulation).new())
     memory = simulation.memory
@@ -183,6 +183,7 @@ def summarize(simulation: Simulation) -> dict[str, Any]:
     messages = sum(message.source != message.destination and not message.extra for message in simulation.messages)
     found = collectives(simulation)
     trained = iterations(simulation)
+    names = list(dict.fromkeys(message.job for message in simulation.messages if message.job))
     return {
         "finished": simulation.finished,
         "now_s": memory[H_NOW] / PICOSECONDS,
@@ -203,8 +204,18 @@ def summarize(simulation: Simulation) -> dict[str, Any]:
             for number in sorted({row["class"] for row in rows})
         },
         "background": _times(extra),
-        "steps_s": steps(simulation),
-        "exposed_s": [row["exposed_s"] for row in trained],
+        "steps_s": steps(simulation) if not names else [],
+        "exposed_s": [row["exposed_s"] for row in trained] if not names else [],
+        "jobs": {
+            name: {
+                "end_s": max((row["end_s"] for row in rows if row["job"] == name), default=0.0),
+                "bytes": sum(row["size_bytes"] for row in rows if row["job"] == name),
+                **_times(row for row in rows if row["job"] == name),
+                "steps_s": steps(simulation, name),
+                "exposed_s": [row["exposed_s"] for row in trained if row["job"] == name],
+            }
+            for name in names
+        },
         "collectives_s": spread(row["time_s"] for row in found) if trained else {"count": 0},
         "packets": {
             "resent": sum(row["resent_packets"] for row in rows),
@@ -220,11 +231,11 @@ def _times(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {column: spread(row[column] for row in rows) for column in ("completion_s", "slowdown")}
 
 
-def steps(simulation: Simulation) -> list[float]:
-    """Returns how long every step of training took: from the end of one forward pass of the slowest rank to that of the next."""
+def steps(simulation: Simulation, job: str = "") -> list[float]:
+    """Returns how long every step of a job took: from the end of one forward pass of the slowest rank to that of the next."""
     ends: dict[int, int] = {}
     for at, message in zip(simulation.flows, simulation.messages, strict=True):
-        if message.group == "forward":
+        if message.group == "forward" and message.job == job:
             end = simulation.memory[at + F_END]
             if end == 0:
                 ends[message.iteration] = -1

@@ -92,7 +92,7 @@ def _train(
         job.rounds = rounds_of(training_.rounds, len(ranks), training_.group, racks, scenario.seed)
     training(
         job,
-        workload_of((named.workload if named else "") or scenario.workload, folder, training_.batch, training_.tflops),
+        workload_of((named.workload if named else "") or scenario.workload, folder, training_),
         training_.algorithm,
         training_.iterations,
         int(training_.bucket),
@@ -103,24 +103,29 @@ def _train(
     )
 
 
-def workload_of(text: str, folder: Path, batch: int = 0, tflops: float = 0.0) -> Workload:
+def workload_of(text: str, folder: Path, wanted: Training | None = None) -> Workload:
     """Returns the workload that a scenario names: a model, or a file relative to ``folder``.
 
     Args:
         text: Name of a model, or a path; what has a point or a slash is one.
         folder: Where the scenario stands.
-        batch: Samples, 0 for the workload's own.
-        tflops: 10^12 operations a second of the device, 0 for the usual one; for models by name only.
+        wanted: Batch, device and degrees of parallelism.
 
     Raises:
-        ConfigError: Neither a model nor a file, or ``tflops`` with a file.
+        ConfigError: Neither a model nor a file, or it does not go with what is wanted.
     """
+    wanted = wanted or Training()
+    only = {"tensor": wanted.tensor, "pipeline": wanted.pipeline}
     if "." not in text and "/" not in text:
-        return Workload.named(text, batch=batch or None, flops=tflops * 1e12 or None)
-    if tflops:
-        raise ConfigError("<scenario>", "tflops", f"is given, but {text} is a file with times", "0, or the name of a model")
+        shape = {key: value for key, value in only.items() if value}
+        return Workload.named(text, batch=wanted.batch or None, flops=wanted.tflops * 1e12 or None, **shape)
+    for key, value in {"tflops": wanted.tflops, **only}.items():
+        if value:
+            raise ConfigError(
+                folder / text, key, "is given for a file, whose layers and times are fixed", "0, or the name of a model"
+            )
     workload = Workload.from_toml(folder / text)
-    return workload.scaled(batch=batch) if batch else workload
+    return workload.scaled(batch=wanted.batch) if wanted.batch else workload
 
 
 def background_of(

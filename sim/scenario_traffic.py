@@ -66,6 +66,10 @@ class Training:
     tflops: float = setting(
         Number(0, 1e6), default=0.0, doc="10^12 operations a second of a rank's device, for a model by name; 0 is the usual."
     )
+    tensor: int = setting(
+        Integer(0, 1024), default=0, doc="Degree of tensor parallelism of a model that has one; 0 is the usual."
+    )
+    pipeline: int = setting(Integer(0, 1024), default=0, doc="Degree of its pipeline parallelism; 0 is the usual.")
 
 
 @section

@@ -71,6 +71,7 @@ class _Collective:
     end: dict[int, int] = field(default_factory=dict)
     """By receiver, when its last message was complete."""
     ranks: set[int] = field(default_factory=set)
+    size: int = 0
     sent: int = 0
     packets: int = 0
     lost: int = 0
@@ -82,7 +83,8 @@ def computing(simulation: Simulation) -> list[dict[str, Any]]:
     """Returns a row for every time that a rank computed, of those that have ended."""
     memory, hosts, rows = simulation.memory, simulation.network.hosts, []
     for at, message in zip(simulation.flows, simulation.messages, strict=True):
-        if message.source == message.destination and (end := memory[at + F_END]):
+        # What takes no time only joins messages.
+        if message.source == message.destination and message.delay and (end := memory[at + F_END]):
             values = (
                 message.job,
                 hosts[message.source],
@@ -102,8 +104,8 @@ def collectives(
 
     Args:
         simulation: What has run.
-        sizes: Bytes that each rank contributes, by name of the collective; without it they follow from the bytes that were sent,
-            as those of an algorithm that sends no more than it must: 2 (n - 1) times the size.
+        sizes: Bytes that each rank contributes, by name of the collective; without it as the messages say, or else as follows
+            from the bytes that were sent by an algorithm that sends no more than it must: 2 (n - 1) times the size.
         operation: What they do, of :data:`BUS_FACTORS`.
     """
     memory, hosts = simulation.memory, simulation.network.hosts
@@ -117,6 +119,7 @@ def collectives(
         each.begin[message.source] = min(each.begin.get(message.source, start), start)
         each.end[message.destination] = max(each.end.get(message.destination, 0), end)
         each.ranks |= {message.source, message.destination}
+        each.size = message.whole
         each.sent += message.size
         each.packets += memory[at + F_PACKETS]
         each.lost += memory[at + F_LOST]
@@ -126,7 +129,7 @@ def collectives(
         if not each.whole:
             continue
         count = len(each.ranks)
-        size = (sizes or {}).get(group) or round(each.sent / (2 * (count - 1)))
+        size = (sizes or {}).get(group) or each.size or round(each.sent / (2 * (count - 1)))
         begin, ready, end = min(each.begin.values()), max(each.begin.values()), max(each.end.values())
         bandwidth = 8 * size * PICOSECONDS / max(end - begin, 1)
         values = (
@@ -176,11 +179,11 @@ def iterations(simulation: Simulation) -> list[dict[str, Any]]:
     memory = simulation.memory
     ranks: dict[tuple[str, int], dict[int, _Rank]] = {}
     for at, message in zip(simulation.flows, simulation.messages, strict=True):
-        if message.source != message.destination or message.group not in ("forward", "backward"):
+        if message.source != message.destination or message.group not in ("forward", "backward", "optimizer"):
             continue
         each = ranks.setdefault((message.job, message.iteration), {}).setdefault(message.source, _Rank())
         end = memory[at + F_END]
-        each.whole &= bool(end) or message.group == "backward"
+        each.whole &= bool(end) or message.group != "forward"
         if message.group == "forward":
             each.end = max(each.end, end)
             each.forward += message.delay

@@ -1,6 +1,6 @@
 """Transformers, computed from their published shapes; of those too large for a device the share of one rank.
 
-With tensor parallelism of degree t a rank holds a t-th of every matrix, with pipeline parallelism of degree p a p-th of the blocks.
+With tensor parallelism of degree t a rank holds a t-th of every matrix, with pipeline parallelism of degree p a p-th of blocks.
 Its gradients are averaged with those of the ranks that hold the same share: that is what crosses the data-parallel network.  What
 tensor and pipeline parallelism exchange themselves stays within a server or between neighbours, and is not part of a workload.
 """

@@ -73,7 +73,11 @@ def training(
             ready = [stepped] * len(parts)
         synchronizes = (iteration + 1) % job.local_steps == 0
         for number, part in enumerate(parts):
-            fields: dict[str, object] = {"group": f"{schedule.removesuffix('s')}{number}", "urgency": len(parts) - 1 - number}
+            fields: dict[str, object] = {
+                "group": f"{schedule.removesuffix('s')}{number}",
+                "urgency": len(parts) - 1 - number,
+                "whole": sum(part.sizes),
+            }
             priority = max(classes[layer] for layer in part.layers)
             sums: list[list[int]] = [[] for _ in world]
             for size in part.sizes if synchronizes else ():
