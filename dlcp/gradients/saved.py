@@ -93,7 +93,8 @@ def read_file(path: Path) -> dict[str, Any]:
         ConfigError: There is no such file, or it is something else.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file:
+            archive: Any = np.load(file, allow_pickle=False)
             if not hasattr(archive, "files"):
                 raise ValueError("a single array")
             meta = json.loads(str(archive[_META]))
