@@ -19,7 +19,6 @@ from sim.engine.layout import (
     K_RISE,
     K_SPEND,
     L_BOUND,
-    L_EARLY,
     L_SHARE,
     L_WORDS,
     V_ALPHA,
@@ -70,7 +69,7 @@ class Bounds:
         key = (packets.bit_length(), transport.deadline)
         if key not in self._known:
             place = self._known[key] = memory.take(L_WORDS)
-            memory[place + L_BOUND] = memory[place + L_EARLY] = transport.deadline
+            memory[place + L_BOUND] = transport.deadline
             memory[place + L_SHARE] = 10 * POINT
         memory[at + V_BOUND] = self._known[key]
         memory[at + V_LAST] = packets - max(packets // 100, 1)

@@ -51,7 +51,8 @@ def start_bounded(m: Words, flow: int, now: int) -> int:
     st(m, flow + F_KIND, TIMEOUT)
     node = ld(m, flow + F_TO)
     st(m, node + N_SENDERS, ld(m, node + N_SENDERS) + 1)
-    arm(m, flow + V_DEADLINE, now + bound)
+    # What comes exactly at the end of the bound still counts.
+    arm(m, flow + V_DEADLINE, now + bound + 1)
     return 1
 
 
@@ -90,7 +91,9 @@ def on_datagram(m: Words, flow: int, packet: int, now: int) -> int:
         return 1
     if index >= ld(m, flow + V_LAST):
         known = ld(m, flow + V_BOUND)
-        set_earlier(m, flow + V_DEADLINE, now + (ld(m, known + L_EARLY) * ld(m, known + L_SHARE) >> 16) + 1)
+        usual = ld(m, known + L_EARLY)
+        if usual:
+            set_earlier(m, flow + V_DEADLINE, now + (usual * ld(m, known + L_SHARE) >> 16) + 1)
     return 0
 
 
@@ -102,7 +105,11 @@ def settle(m: Words, flow: int, now: int) -> None:
     arm(m, flow + V_DEADLINE, 0)
     known = ld(m, flow + V_BOUND)
     early = ld(m, known + L_EARLY)
-    st(m, known + L_EARLY, early + (now - ld(m, flow + F_START) - early) // 20)
+    took = now - ld(m, flow + F_START)
+    if early:
+        st(m, known + L_EARLY, early + (took - early) // 20)
+    elif ld(m, flow + F_MISSING) == 0:
+        st(m, known + L_EARLY, took)
     lost = ld(m, flow + F_MISSING) * 10000
     packets = ld(m, flow + F_PACKETS)
     share = ld(m, known + L_SHARE)
