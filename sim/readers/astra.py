@@ -18,7 +18,7 @@ from dlcp.workload import Layer, Workload
 from sim.messages import Message
 from sim.readers.found import Found
 from sim.readers.text import LIMIT, MAX_MESSAGES, MAX_TIME, InputError, Line, lines, rows, shown
-from sim.readers.timeline import Timeline, TooMany
+from sim.readers.timeline import Timeline, TooMany, cost
 
 POLICIES: Final = (
     "MICRO",
@@ -146,6 +146,8 @@ def _header(found: Sequence[Line]) -> dict[str, int]:
 
 def _layer(line: Line, extra: bool) -> TextLayer:
     line.expect(13 if extra else 12, _COLUMNS + (", and a kind of parallelism" if extra else ""))
+    if len(line.words[0]) > 150 or not line.words[0].isprintable():
+        raise line.error(f"name {shown(line.words[0])}", "up to 150 printable characters")
     line.integer(1, "dependency", -(2**31), 2**31 - 1)
     line.integer(11, "time of the update", 0, 2**53)
     if extra and line.words[12] not in POLICIES:
@@ -178,7 +180,7 @@ def workload(text: Text, unit: int) -> Workload:
     seen: dict[str, int] = {}
     layers = []
     for layer in text.layers:
-        name = layer.name[:180]
+        name = layer.name
         seen[name] = seen.get(name, 0) + 1
         while f"{name}#{seen[name]}" in seen:
             seen[name] += 1
@@ -197,6 +199,19 @@ class _Groups:
 
     def __init__(self, world: int, model: int, experts: int) -> None:
         self.world, self.model, self.experts = world, model, experts
+
+    def cost(self, text: Text) -> int:
+        """Returns how many messages a step takes."""
+        total = 0
+        for layer in text.layers:
+            for phase, weights in ((layer.forward, False), (layer.inputs, False), (layer.weights, True)):
+                total += self.world * (phase.time > 0)
+                if phase.kind and phase.size:
+                    blocks = self.world // self.model // self.experts
+                    plain = self.world // self.model if weights else self.model
+                    size = {"": plain, "_EP": self.experts, "_DP_EP": blocks}[phase.suffix]
+                    total += self.world // size * cost(phase.kind, size) if size > 1 else 0
+        return total
 
     def of(self, phase: Phase, weights: bool) -> list[list[int]]:
         model, experts = self.model, self.experts
@@ -251,8 +266,11 @@ def training(text: Text, *, unit: int, iterations: int, ranks: int | None = None
         raise InputError(text.source, "header", problem, "ranks that groups divide")
     if stages > 1:
         found.notes.append(f"{world} ranks of one pipeline stage; what {stages} stages send to each other is left out")
+    groups = _Groups(world, model, experts)
     try:
-        found.messages = _Steps(text, unit, _Groups(world, model, experts)).run(iterations)
+        if iterations * groups.cost(text) > MAX_MESSAGES:  # said at once, not after two million
+            raise TooMany(f"more than {MAX_MESSAGES} messages")
+        found.messages = _Steps(text, unit, groups).run(iterations)
     except TooMany as error:
         accepted = f"up to {MAX_MESSAGES}: fewer --ranks or --iterations"
         raise InputError(text.source, "(file)", f"{iterations} steps of {world} ranks make {error}", accepted) from None

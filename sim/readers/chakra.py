@@ -91,6 +91,7 @@ class _Replay:
         self.done: list[dict[int, int | None]] = [{} for _ in traces]
         self.found = Found(hosts=len(traces))
         self._members = self._groups(groups)
+        self._sets = {name: frozenset(ranks) for name, ranks in self._members.items()}
         self._meetings: dict[tuple[str, int], dict[int, Node]] = {}
         self._turns: list[dict[int, tuple[str, int]]] = []
         self._mail: dict[tuple[int, int, int, int], int] = {}
@@ -215,7 +216,7 @@ class _Replay:
             raise node.error(f"involved_dim is {shown(node.dimensions)}", "true for all, or a process group (pg_name)")
         key = self._turns[rank][node.id]
         members = self._members[key[0]]
-        if rank not in members:
+        if rank not in self._sets[key[0]]:
             raise node.error(f"rank {rank} is not in process group {key[0]}", f"one of {shown(members)}")
         meeting = self._meetings.setdefault(key, {})
         meeting[rank] = node

@@ -98,7 +98,7 @@ def read_topology(path: str | Path, *, buffer: Buffer | None = None, mtu: int = 
             links=tuple(links),
         )
     except ConfigError as error:
-        raise InputError(path, error.key, error.problem, error.accepted) from None
+        raise InputError(path, "(file)", error.problem, error.accepted) from None
     return Network(topology, {node: position for position, node in enumerate(hosts)}, notes)
 
 

@@ -28,6 +28,12 @@ _SETTINGS: Final = {
     "downlink_latency_ns": (1, 10**9),
 }
 """Setting of a tier to the range of its value."""
+_NAMES: Final = {
+    "downlink_speed_gbps": "Downlink_speed_Gbps",
+    "downlink_latency_ns": "Downlink_Latency_ns",
+    "radix_down": "Radix_Down",
+    "radix_up": "Radix_Up",
+}
 
 
 @dataclass
@@ -42,7 +48,7 @@ class _Tier:
 
     def need(self, name: str) -> int:
         if name not in self.values:
-            raise self.line.error(f"the tier has no {name.capitalize()}", f"{name.capitalize()} and a number")
+            raise self.line.error(f"the tier has no {_NAMES[name]}", f"{_NAMES[name]} and a number")
         return self.values[name]
 
 
@@ -131,7 +137,7 @@ def _shape(line: Line, header: dict[str, int], tiers: list[_Tier]) -> _Shape:
     for number, tier in enumerate(tiers[1:], 1):
         for low, name in ((tier, "radix_down"), (tiers[number - 1], "radix_up")):
             if low.need(name) % tier.get("bundle", 1):
-                raise low.line.error(f"{name.capitalize()} {low.need(name)}", f"a multiple of the Bundle of tier {number}")
+                raise low.line.error(f"{_NAMES[name]} {low.need(name)}", f"a multiple of the Bundle of tier {number}")
     if len(tiers) == 2 and size != nodes:
         raise line.error(f"Podsize {size} with 2 tiers and {nodes} nodes", f"Podsize {nodes}")
     pods, rest = divmod(nodes, size)

@@ -63,6 +63,9 @@ def replay(traces: Sequence[Trace], ranks: int | None = None) -> Found:
         by_rank = {rank: Trace(first.source, rank, world, first.dialect, kept) for rank in range(world)}
     else:
         by_rank = _by_rank(traces, world)
+    total = sum(len(trace.collectives) for trace in by_rank.values())
+    if total > MAX_MESSAGES:
+        raise InputError(first.source, "(file)", f"{total} collectives on {world} ranks", f"up to {MAX_MESSAGES}")
     try:
         messages = _Replay([by_rank[rank] for rank in range(world)]).run(everybody=len(traces) > 1 or world == 1)
     except TooMany as error:
@@ -95,6 +98,8 @@ class _Replay:
         self.everyone = tuple(range(world))
         self.ready: list[list[int | None]] = [[None] * len(trace.collectives) for trace in traces]
         self.done: list[list[int | None]] = [[None] * len(trace.collectives) for trace in traces]
+        self._groups: dict[tuple[int, ...], tuple[int, frozenset[int]]] = {}
+        self._seen: dict[int, tuple[int, frozenset[int]]] = {}
         self.keys: list[list[_Key]] = [self._keys(rank) for rank in range(world)]
         self.meetings: dict[_Key, dict[int, int]] = {}
         self.waits: list[list[int]] = []
@@ -105,8 +110,11 @@ class _Replay:
             self._order(rank)
 
     def _members(self, rank: int, collective: Collective) -> tuple[int, ...]:
-        members = tuple(sorted(collective.members)) or self.everyone
-        if rank not in members or members[-1] >= len(self.everyone):
+        members = collective.members
+        if not members:
+            return self.everyone
+        known = self._group(members)[1]
+        if rank not in known or members[-1] >= len(self.everyone):
             trace = self.traces[rank]
             accepted = f"rank {rank} and others of {len(self.everyone)}"
             raise InputError(trace.source, collective.where, f"ranks {shown(members)}", accepted)
@@ -114,6 +122,7 @@ class _Replay:
 
     def _keys(self, rank: int) -> list[_Key]:
         """Returns under which key each collective of a rank meets those of others."""
+        # Ranks outside the group of a collective have it only if one trace stands for all; they skip it.
         counts: dict[_Key, int] = {}
         keys: list[_Key] = []
         trace = self.traces[rank]
@@ -127,16 +136,19 @@ class _Replay:
                 key = ("send", rank, peer) if collective.kind == "send" else ("send", peer, rank)
             else:
                 size = collective.size if trace.dialect == "gloo" and collective.kind in _SIZED else None
-                name = "" if collective.members else collective.group
-                key = (collective.kind, self._members_if(rank, collective), name, size)
+                group: object = self._group(collective.members)[0] if collective.members else collective.group
+                key = (collective.kind, group, size)
             counts[key] = counts.get(key, 0) + 1
             keys.append((*key, counts[key]))
         return keys
 
-    def _members_if(self, rank: int, collective: Collective) -> tuple[int, ...]:
-        # With the trace of one rank for all, ranks outside a group have a copy of what the group does; they skip it.
-        members = tuple(sorted(collective.members)) or self.everyone
-        return members if rank not in members else self._members(rank, collective)
+    def _group(self, members: tuple[int, ...]) -> tuple[int, frozenset[int]]:
+        """Returns the number of a group, and its ranks as a set; looked up by identity first, since groups can be large."""
+        found = self._seen.get(id(members))
+        if found is None:
+            found = self._groups.setdefault(members, (len(self._groups), frozenset(members)))
+            self._seen[id(members)] = found
+        return found
 
     def _order(self, rank: int) -> None:
         """Enters which collectives of a rank wait for which: the last of those that had ended before they began."""
@@ -183,7 +195,7 @@ class _Replay:
                 problem = f"begins {gap / 10**12:.6g} s after the one before"
                 raise InputError(trace.source, collective.where, problem, "up to 10000 s")
             self.ready[rank][index] = self.line.compute(rank, gap, after)
-            if not everybody and collective.members and rank not in collective.members:
+            if not everybody and collective.members and rank not in self._group(collective.members)[1]:
                 self._finish(rank, index, self.ready[rank][index])
             else:
                 self._meet(rank, index)

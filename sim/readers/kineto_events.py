@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,7 +122,7 @@ class Collective:
         start, end: Picoseconds, on the clock of the trace.
         size: Bytes that the rank puts in, or takes out of a receive; None if the trace does not say.
         group: Name of the process group.
-        members: Its ranks; empty if the trace does not say, or for all.
+        members: Its ranks, sorted; empty if the trace does not say, or for all.
         count: How many they are; 0 if the trace does not say.
         peer: Root, or other side, a rank; None if the trace does not say.
     """
@@ -222,7 +223,7 @@ class _Event:
 
     def error(self, key: str, accepted: str) -> InputError:
         value = self.args.get(key, self.raw.get(key))
-        where = f"traceEvents[{self.index}] ({self.name[:40]}).{key}"
+        where = f"traceEvents[{self.index}] ({ascii(self.name[:40])[1:-1]}).{key}"
         return InputError(self.path, where, "missing" if value is None else shown(value), accepted)
 
     def time(self, key: str, base: int) -> int:
@@ -262,7 +263,7 @@ def _nccl(event: _Event, base: int) -> Collective | None:
     if isinstance(text, str) and text and "..." not in text:  # long lists are cut off
         if not _RANKS.fullmatch(text):
             raise event.error("Process Group Ranks", "a list of ranks")
-        members = tuple(int(word) for word in text.strip("[] ").split(",") if word.strip())
+        members = _ranks(text)
         if len(set(members)) != len(members):
             raise event.error("Process Group Ranks", "different ranks")
     peer = None
@@ -275,6 +276,12 @@ def _nccl(event: _Event, base: int) -> Collective | None:
     start, end = event.span(base)
     size = elements * (width or 1)
     return Collective(where, kind, start, end, size, str(group)[:100], members, event.count("Group size", _MAX_RANKS, 0), peer)
+
+
+@lru_cache(maxsize=1024)
+def _ranks(text: str) -> tuple[int, ...]:
+    """Returns the ranks of a list; the same object for the same text, since a trace repeats few lists very often."""
+    return tuple(sorted(int(word) for word in text.strip("[] ").split(",") if word.strip()))
 
 
 def _gloo(events: list[_Event], calls: dict[str, list[_Event]], base: int) -> list[Collective]:

@@ -91,7 +91,7 @@ class Timeline:
             TooMany: There is no room.
         """
         first, count = len(self.messages), len(members)
-        self._reserve(_cost(kind, count) + count)
+        self._reserve(cost(kind, count))
         if count > 1:
             done = _WAYS[kind](_Ranks(members, self.messages), size, ready, root)
         else:
@@ -109,13 +109,13 @@ class Timeline:
             raise TooMany(f"more than {self._limit} messages")
 
 
-def _cost(kind: str, count: int) -> int:
-    """Returns how many messages a collective takes, at most."""
+def cost(kind: str, count: int) -> int:
+    """Returns how many messages a collective takes, at most, those at its end included."""
     if kind == "all_reduce":
-        return 2 * count * (count - 1)
+        return 2 * count * (count - 1) + count
     if kind in ("all_gather", "reduce_scatter", "all_to_all"):
-        return count * (count - 1)
-    return count * count.bit_length() if kind == "barrier" else count - 1
+        return count * count
+    return count * (count.bit_length() + 1) if kind == "barrier" else 2 * count - 1
 
 
 class _Ranks:
@@ -236,4 +236,4 @@ _WAYS: Final[dict[str, Callable[[_Ranks, int, Ready, int], list[list[int]]]]] = 
 }
 
 
-__all__ = ["KINDS", "Timeline", "TooMany"]
+__all__ = ["KINDS", "Timeline", "TooMany", "cost"]
