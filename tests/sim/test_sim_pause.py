@@ -1,5 +1,7 @@
 """Priority flow control: nothing is lost, pauses end, hosts obey, classes are paused apart, and lost frames stop nothing."""
 
+from importlib.util import find_spec
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +35,7 @@ from sim.ports_table import ports
 from sim.simulation import Simulation
 from sim.traffic import incast, permutation
 
+ENGINE = "compiled" if find_spec("llvmlite") else "python"
 GBPS = Rate.parse("100 Gbit/s")
 US = 10**6
 
@@ -73,13 +76,12 @@ def leaf_spine(delay=1, buffer=64, rate=100, loss=0.0):
     st.integers(0, 99),
 )
 def test_a_network_with_pauses_loses_nothing(pattern, transport, spray, delay, buffer, rate, seed):
-    pytest.importorskip("llvmlite")
     messages = [] if pattern == "permutation" else incast(12, 9, 200_000, receiver=seed % 12)
     messages += [] if pattern == "incast" else permutation(12, 200_000, seed)
     # What passes others on the way looks lost to a receiver in order; only the network is under test.
     spray = "hash" if transport in ("roce", "dcqcn") else spray
     carrier = Transport(transport, spray=spray, initial_window=500, reordering=10_000, least_timeout=10**12)
-    run = Simulation(leaf_spine(delay, buffer, rate), messages, carrier, buffers=Buffers(pfc=True), seed=seed)
+    run = Simulation(leaf_spine(delay, buffer, rate), messages, carrier, engine=ENGINE, buffers=Buffers(pfc=True), seed=seed)
     assert run.run(until=10**13)
     assert total(run, A_FULL) == 0
     assert sum(run.memory[flow + F_LOST] + run.memory[flow + F_RESENT] for flow in run.flows) == 0
@@ -90,7 +92,7 @@ def test_without_pauses_the_same_traffic_loses_packets():
     lost = []
     for pfc in (False, True):
         run = Simulation(
-            leaf_spine(), incast(12, 11, 200_000), Transport("roce"), engine="python", buffers=Buffers(pfc=pfc, xoff=20_000)
+            leaf_spine(), incast(12, 11, 200_000), Transport("roce"), engine=ENGINE, buffers=Buffers(pfc=pfc, xoff=20_000)
         )
         assert run.run(until=10**12)
         lost.append(total(run, A_FULL))
@@ -99,7 +101,7 @@ def test_without_pauses_the_same_traffic_loses_packets():
 
 
 def test_a_storm_of_pauses_ends_and_the_link_stays_busy():
-    run = Simulation(leaf_spine(), incast(12, 11, 400_000), Transport("raw"), engine="python", buffers=Buffers(pfc=True))
+    run = Simulation(leaf_spine(), incast(12, 11, 400_000), Transport("raw"), engine=ENGINE, buffers=Buffers(pfc=True))
     assert run.run()
     assert total(run, A_FULL) == 0 < total(run, A_PAUSES) < 2000
     # The last link is never idle while somebody has something to send.
@@ -113,7 +115,7 @@ def test_a_storm_of_pauses_ends_and_the_link_stays_busy():
 def test_a_switch_holds_no_more_than_its_room_and_asks_above_xoff():
     xoff = 30_000
     run = Simulation(
-        leaf_spine(), incast(12, 11, 200_000), Transport("raw"), engine="python", buffers=Buffers(pfc=True, xoff=xoff, xon=10_000)
+        leaf_spine(), incast(12, 11, 200_000), Transport("raw"), engine=ENGINE, buffers=Buffers(pfc=True, xoff=xoff, xon=10_000)
     )
     most = [0] * len(run.network.arcs)
     end = 0
@@ -152,9 +154,7 @@ def test_a_host_obeys_and_a_pause_ends_by_itself():
 def test_a_pause_of_one_class_leaves_the_others_alone():
     shape = Star(hosts=4, rate=GBPS, delay=Delay(US), buffer=Buffer(64 * 1024, "bytes")).build()
     messages = [Message(1, 0, 10**6, priority=2), Message(2, 0, 10**6, priority=2), Message(1, 3, 10**6, priority=1)]
-    run = Simulation(
-        shape, messages, Transport("raw", trust_class=True), engine="python", buffers=Buffers(pfc=True, xoff=20_000)
-    )
+    run = Simulation(shape, messages, Transport("raw", trust_class=True), engine=ENGINE, buffers=Buffers(pfc=True, xoff=20_000))
     assert run.run()
     assert total(run, A_FULL) == 0
     # Both senders of class 2 get half of the link; what host 1 sends meanwhile to host 3 gets the rest of its own.
@@ -164,7 +164,7 @@ def test_a_pause_of_one_class_leaves_the_others_alone():
 
 
 def test_pause_frames_take_their_place_on_the_link():
-    run = Simulation(leaf_spine(), incast(12, 11, 200_000), Transport("raw"), engine="python", buffers=Buffers(pfc=True))
+    run = Simulation(leaf_spine(), incast(12, 11, 200_000), Transport("raw"), engine=ENGINE, buffers=Buffers(pfc=True))
     assert run.run()
     down = next(a.number for a in run.topology.graph.arcs if a.source.startswith("leaf") and a.target == "h11")
     port = run.network.arcs[down]
@@ -177,12 +177,12 @@ def test_pause_frames_take_their_place_on_the_link():
 @settings(max_examples=10, deadline=None)
 @given(st.sampled_from([0.01, 0.2]), st.integers(0, 9), st.booleans())
 def test_lost_pause_frames_and_failures_stop_nothing_for_good(loss, seed, flap):
-    pytest.importorskip("llvmlite")
     changes = [Change(5 * US, 13, up=False), Change(60 * US, 13, up=True), Change(20 * US, 0, rate=10**10, delay=5 * US)]
     run = Simulation(
         leaf_spine(loss=loss),
         incast(12, 11, 60_000),
         Transport("dctcp", least_timeout=10**8),
+        engine=ENGINE,
         buffers=Buffers(pfc=True, xoff=10_000),
         changes=changes if flap else (),
         seed=seed,

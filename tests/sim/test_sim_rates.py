@@ -1,5 +1,7 @@
 """Senders with a rate: RoCE's go-back-N, DCQCN's control, and datagrams with a deadline."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from dlcp.policy import Policy
@@ -28,6 +30,7 @@ from sim.network import Buffers
 from sim.simulation import Simulation
 from sim.traffic import incast
 
+ENGINE = "compiled" if find_spec("llvmlite") else "python"
 GBPS = Rate.parse("100 Gbit/s")
 US = 10**6
 OPEN = Policy.from_dict({"switch": {"drop_share": 1.0, "mark_share": 1.0}})
@@ -51,7 +54,7 @@ def test_one_flow_sends_at_line_rate(name, size):
     shape = star(2)
     transport = Transport(name, deadline=10**9 if name == "timeout" else 0)
     message = Message(0, 1, size)
-    run = Simulation(shape, [message], transport, OPEN, engine="python")
+    run = Simulation(shape, [message], transport, OPEN, engine=ENGINE)
     assert run.run()
     assert times(run) == [ideal_time(shape, message, transport)]
     assert sums(run, F_RESENT) == sums(run, F_MISSING) == 0
@@ -91,10 +94,9 @@ def test_the_rate_falls_by_half_of_alpha_and_comes_back_in_stages():
 
 
 def test_two_flows_of_dcqcn_share_a_link():
-    pytest.importorskip("llvmlite")
     policy = Policy.from_dict({"switch": {"mark_share": 0.1, "drop_share": 1.0}})
     messages = [Message(1, 0, 40_000_000), Message(2, 0, 40_000_000, start=300 * US)]
-    run = Simulation(star(3, 1024), messages, Transport("dcqcn"), policy, engine="compiled", buffers=Buffers(pfc=True))
+    run = Simulation(star(3, 1024), messages, Transport("dcqcn"), policy, engine=ENGINE, buffers=Buffers(pfc=True))
     port = run.network.arcs[1]
     run.run(until=2_000 * US)
     # Both have found their rates: from here on they differ by little on average.
@@ -115,7 +117,7 @@ def test_two_flows_of_dcqcn_share_a_link():
 def test_loss_costs_go_back_n_and_pauses_avoid_it(name):
     took = {}
     for pfc in (False, True):
-        run = Simulation(star(9, 128), incast(9, 8, 300_000), Transport(name), engine="python", buffers=Buffers(pfc=pfc))
+        run = Simulation(star(9, 128), incast(9, 8, 300_000), Transport(name), engine=ENGINE, buffers=Buffers(pfc=pfc))
         assert run.run()
         full = sum(run.memory[arc + A_FULL] for arc in run.network.arcs)
         assert (full == 0) == pfc
@@ -133,7 +135,7 @@ def test_loss_costs_go_back_n_and_pauses_avoid_it(name):
 def test_a_refusal_goes_back_at_once_and_a_timeout_later():
     # The middle packets are lost with the buffer: a refusal brings them back in a round trip; the last ones need the timer.
     for loss, seed in ((0.02, 1), (0.1, 2)):
-        run = Simulation(star(2, loss=loss), [Message(0, 1, 300_000)], Transport("roce"), engine="python", seed=seed)
+        run = Simulation(star(2, loss=loss), [Message(0, 1, 300_000)], Transport("roce"), engine=ENGINE, seed=seed)
         assert run.run()
         assert sums(run, F_MISSING) == 0 < sums(run, F_RESENT)
 
@@ -146,7 +148,7 @@ def rounds(count, senders, size, gap=2_000 * US, **more):
 def test_a_deadline_bounds_the_tail_and_counts_what_is_missing():
     bound = 150 * US
     for loss in (0.0, 0.05):
-        run = Simulation(star(9, 64, loss), rounds(3, 8, 300_000), Transport("timeout", deadline=bound), engine="python", seed=3)
+        run = Simulation(star(9, 64, loss), rounds(3, 8, 300_000), Transport("timeout", deadline=bound), engine=ENGINE, seed=3)
         assert run.run()
         assert max(times(run)) <= bound + 1
         missing = [run.memory[flow + F_MISSING] for flow in run.flows]
@@ -160,13 +162,13 @@ def test_in_an_idle_network_nothing_is_missing():
     messages = [
         Message(number % 6, (number + 3) % 6, 200_000 if number % 2 else 900, start=number * 300 * US) for number in range(90)
     ]
-    run = Simulation(shape, messages, Transport("timeout"), engine="python")
+    run = Simulation(shape, messages, Transport("timeout"), engine=ENGINE)
     assert run.run()
     assert sums(run, F_MISSING) == sums(run, F_LOST) == 0
 
 
 def test_the_bound_is_what_the_first_messages_took():
-    run = Simulation(star(5, 64, 0.001), rounds(12, 4, 100_000), Transport("timeout"), engine="python", seed=2)
+    run = Simulation(star(5, 64, 0.001), rounds(12, 4, 100_000), Transport("timeout"), engine=ENGINE, seed=2)
     assert run.run()
     first, rest = run.flows[:20], run.flows[20:]
     took = sorted(run.memory[flow + F_END] - run.memory[flow + F_START] for flow in first)
@@ -181,7 +183,7 @@ def test_the_bound_is_what_the_first_messages_took():
 def test_the_last_packets_end_the_wait_early():
     # Without the early timeout a message that misses a packet would last until its deadline.
     bound = 2_000 * US
-    run = Simulation(star(2, loss=0.002), rounds(30, 1, 500_000), Transport("timeout", deadline=bound), engine="python", seed=5)
+    run = Simulation(star(2, loss=0.002), rounds(30, 1, 500_000), Transport("timeout", deadline=bound), engine=ENGINE, seed=5)
     assert run.run()
     whole = next(number for number, flow in enumerate(run.flows) if run.memory[flow + F_MISSING] == 0)
     incomplete = [flow for flow in run.flows[whole:] if run.memory[flow + F_MISSING]]
