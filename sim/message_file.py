@@ -22,6 +22,7 @@ One row, or one object, a message:
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,9 +36,9 @@ from sim.readers.text import (
     PICOSECONDS,
     InputError,
     decimal_time,
-    number,
     parse_json,
     read_text,
+    real,
     shown,
 )
 
@@ -60,6 +61,26 @@ REQUIRED: Final = ("source", "destination", "size_bytes")
 LIMIT: Final = 256 << 20
 MAX_EDGES: Final = 20_000_000
 MAX_SIZE: Final = 1 << 40
+_WITHOUT: Final = {
+    field.name: field.default
+    for field in dataclasses.fields(Message)
+    if field.name
+    not in {
+        "source",
+        "destination",
+        "size",
+        "start",
+        "priority",
+        "after",
+        "delay",
+        "protected",
+        "bound",
+        "group",
+        "iteration",
+        "job",
+    }
+}
+"""Fields of messages that have no column, and their defaults."""
 _LINE: Final = 1 << 24
 _TEXT: Final = 200
 
@@ -114,7 +135,7 @@ def write_messages(path: str | Path, messages: Iterable[Message], hosts: Sequenc
         hosts: Names of the hosts; without them positions are written.
 
     Raises:
-        ValueError: A message has what the file has no column for: a transport of its own, a gate, an urgency, or ``extra``.
+        ValueError: A message has what the file has no column for, such as a transport of its own.
     """
     with Path(path).open("w", encoding="utf-8", newline="") as file:
         table = None
@@ -122,8 +143,9 @@ def write_messages(path: str | Path, messages: Iterable[Message], hosts: Sequenc
             table = csv.writer(file, lineterminator="\n")
             table.writerow(COLUMNS)
         for index, message in enumerate(messages):
-            if message.transport is not None or message.gate is not None or message.urgency or message.extra:
-                raise ValueError(f"message {index} has a transport, a gate, an urgency or is extra, for which there is no column")
+            for name, default in _WITHOUT.items():
+                if getattr(message, name) != default:
+                    raise ValueError(f"message {index} has {name} {getattr(message, name)!r}, for which there is no column")
             row = _cells(index, message, hosts)
             if table is None:
                 file.write(json.dumps({name: value for name, value in row.items() if value != ""}) + "\n")
@@ -266,7 +288,7 @@ class _Row:
         if name not in self._row:
             return POLICY
         value = self._row[name]
-        exact = number(value) if isinstance(value, str) else value if type(value) in (int, float) else None
+        exact = real(value) if isinstance(value, str) else value if type(value) in (int, float) else None
         if exact is None or not 0 <= exact <= 1:
             raise self._error(name, "a number from 0 to 1, or nothing")
         return float(exact)

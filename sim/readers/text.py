@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ MAX_TIME: Final = 10_000 * PICOSECONDS
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
+_REAL: Final = re.compile(_NUMBER.pattern.replace("{1,2})?", "{1,3})?"), re.ASCII)
 _LINES: Final = re.compile(r"[^\n]*\n?")
 _SHOWN: Final = 60
 
@@ -152,6 +154,12 @@ def number(text: str) -> Fraction | None:
     return Fraction(text) if _NUMBER.fullmatch(text) else None
 
 
+def real(text: str) -> float | None:
+    """Returns the finite number that a text is, as a float; None if it is none."""
+    value = float(text) if _REAL.fullmatch(text) else math.inf
+    return value if math.isfinite(value) else None
+
+
 def decimal_time(text: str) -> int | None:
     """Returns picoseconds of a text in seconds; None unless it is a number from 0 to 10000 in whole picoseconds."""
     if not _NUMBER.fullmatch(text):
@@ -205,6 +213,7 @@ __all__ = [
     "parse_json",
     "read_bytes",
     "read_text",
+    "real",
     "rows",
     "shown",
 ]

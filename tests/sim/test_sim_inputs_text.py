@@ -72,7 +72,7 @@ trigger id 2 barrier count 2
 trigger id 3 multishot
 """
 SIMAI = """\
-HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 8 ga: 1 all_gpus: 8 checkpoints: 0 checkpoint_initiates: 0
+HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 8 all_gpus: 8 checkpoints: 1 7
 3
 embedding -1 556000 ALLREDUCE 1024 1 NONE 0 1 NONE 0 1
 mlp -1 1000 ALLTOALL_EP 4096 2000 ALLGATHER 8192 3000 REDUCESCATTER_DP_EP 16384 1
