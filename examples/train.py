@@ -34,8 +34,11 @@ from examples.models import CharModel, DigitsNet
 from examples.options import parse
 from examples.recorder import Recorder
 from examples.reporting import Report, percentile
+from examples.tolerance import charlm, digits
 
 EXIT_USAGE, EXIT_TRANSPORT = 2, 4
+
+__all__ = ["Task", "Trainer", "batches", "build_task", "charlm", "digits", "identity", "main"]
 
 
 class Task(NamedTuple):
@@ -150,7 +153,11 @@ class Trainer:
         return {"accuracy": accuracy, "test_loss": test_loss}
 
     def note(self, report: Report) -> None:
-        """Writes what has been recorded since the last time."""
+        """Writes what has been recorded since the last time, and what happened to loss bounds."""
+        state = self.carrier.state
+        while state is not None and state.events:
+            happened = dict(state.events.popleft())
+            report.write(happened.pop("event"), **happened)
         if self.recorder is not None:
             for event, values in self.recorder.take():
                 report.write(event, **values)

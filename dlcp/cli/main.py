@@ -26,6 +26,7 @@ SUBCOMMANDS: Final = {
     "switch": ("dlcp.cli.switch", "plan, deploy and look after the switches of a topology"),
     "bench": ("dlcp.cli.bench", "measure an all-reduce, side by side with a baseline"),
     "demo": ("dlcp.cli.demo", "train a small model over gloo and over dlcp, and compare"),
+    "tolerance": ("dlcp.cli.tolerance", "measure the gradient loss that a model bears, and write the policy"),
     "serve": ("dlcp.cli.serve", "run a dedicated parameter server"),
     "dssync": ("dssync.cli", "divide-and-shuffle synchronization: choose a schedule"),
     "testbed": ("testbed.cli", "train across emulated networks with P4 switches, and compare"),

@@ -1,0 +1,58 @@
+"""The findings as a table for humans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_findings(found: dict[str, Any], policy: Path | None, console: Console | None = None) -> None:
+    """Prints what :func:`dlcp.tolerance.conclusion.document` returned.
+
+    Args:
+        found: The document.
+        policy: Where the policy was written, or None.
+        console: None for standard output.
+    """
+    console = console or Console()
+    table = Table(title=f"{found['task']}: largest loss that is tolerated", title_justify="left")
+    for name in ("what is lost", "compensation", "tolerated", "change there", "not tolerated", "change there "):
+        table.add_column(name, justify="left" if name in ("what is lost", "compensation") else "right")
+    for way in found["ways"]:
+        cells = {cell["loss"]: cell for cell in way["cells"]}
+        name = f"class {way['class']}" if way["kind"] == "class" else way["kind"]
+        good, bad = cells.get(way["tolerated"]), cells.get(way["refused"])
+        table.add_row(
+            name,
+            way["compensation"],
+            _percent(way["tolerated"]) if good else "none",
+            _change(good),
+            "-" if way["refused"] is None else _percent(way["refused"]),
+            _change(bad),
+        )
+    console.print(table)
+    console.print("change: of the accuracy, in points, and how much worse it may be with confidence\n", highlight=False)
+    for line in found["statement"]:
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(f"{found['runs']} runs in {found['seconds']:.0f} s", highlight=False)
+    if policy is not None:
+        console.print(f"wrote {policy}", highlight=False, soft_wrap=True)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def _change(cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return ""
+    if cell["diverged"]:
+        return "diverged"
+    words = f"{-100 * cell['mean_drop']:+.2f} (to {-100 * cell['upper']:+.2f})"
+    return f"{words} ?" if cell["judgement"] == "unclear" else words
+
+
+__all__ = ["print_findings"]
