@@ -98,12 +98,16 @@ def _emulated(view: View) -> list[Content]:
 
 
 def _unmeasured(view: View) -> list[Content]:
+    found: list[Content] = []
     ran = [contender for contender in view.contenders if contender.shown]
+    silent = [contender.name for contender in ran if contender.result["target"] == "bmv2"]
+    if silent:
+        found.append(f"Drops at full queues were not counted for {', '.join(silent)}: BMv2 does not tell them.")
     without = [contender for contender in ran if contender.name not in view.ports]
     if without and len(without) < len(ran):
         names = ", ".join(f"{contender.name} ({contender.result['target']})" for contender in without)
-        return [f"Queues over time were not measured for {names}: only the softswitch writes them down."]
-    return []
+        found.append(f"Queues over time were not measured for {names}: only the softswitch writes them down.")
+    return found
 
 
 def _unread(view: View) -> list[Content]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import importlib
 import threading
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeVar
 from dlcp.policy import Policy
 from dlcp.topology import Topology
 from testbed.lab.errors import LabError
+from testbed.lab.signals import uninterrupted
 
 T = TypeVar("T")
 ELECTION: Final = 1 << 64 | 1
@@ -94,11 +96,35 @@ def _targets(topology: Topology, sockets: Mapping[str, Path]) -> Sequence[Any]:
     return [Target(name, f"unix:{path}", topology.device_ids[name]) for name, path in sockets.items()]
 
 
+_SLICE_S: Final = 0.2
+_lock: Final = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
 def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end, from any thread, in a loop that lasts as long as this process.
+
+    gRPC's poller (1.85) tells every loop that it has ever seen, and complains on standard error about those that are closed.
+    """
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="deployments", daemon=True).start()
+    future: concurrent.futures.Future[T] | None = None
     try:
-        return asyncio.run(work)
+        with uninterrupted():
+            future = asyncio.run_coroutine_threadsafe(work, _loop)
+        # In slices: a signal that the kernel gave to another thread interrupts no wait of this one.
+        while not concurrent.futures.wait([future], _SLICE_S).done:
+            pass
+        return future.result()
     except BaseExceptionGroup as group:
         raise _first(group) from None
+    except BaseException:
+        if future is not None:
+            future.cancel()  # this thread was interrupted, and takes the switches down
+        raise
 
 
 def _first(group: BaseExceptionGroup[Any]) -> BaseException:
