@@ -38,6 +38,7 @@ from dlcp.transport.events import (
     phase_of,
 )
 from dlcp.transport.packets import Burst, Frames
+from dlcp.transport.sender import TRANSMIT_BYTES
 from dlcp.transport.serial import ahead
 from dlcp.wire.header import LAYER_CLASSES, Phase, WireType
 
@@ -186,13 +187,13 @@ class Engine:
             self._broken(error, now)
         self._dispatch(now)
 
-    def transmit(self, now: int) -> list[Burst]:
+    def transmit(self, now: int, room: int = TRANSMIT_BYTES) -> list[Burst]:
         """Returns datagrams to send."""
         try:
-            return self.endpoint.transmit(now)
+            return self.endpoint.transmit(now, room)
         except Exception as error:
             self._broken(error, now)
-            return self.endpoint.transmit(now)
+            return self.endpoint.transmit(now, room)
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` is due."""

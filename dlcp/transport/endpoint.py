@@ -30,7 +30,7 @@ from dlcp.transport.packets import Burst, Frames
 from dlcp.transport.peer import Peer
 from dlcp.transport.receiver import COMPLETION_TIMER, Receiver
 from dlcp.transport.screening import Identity, Screened, screen
-from dlcp.transport.sender import PING_TIMER, PROBE_TIMER, Sender
+from dlcp.transport.sender import PING_TIMER, PROBE_TIMER, TRANSMIT_BYTES, Sender
 from dlcp.transport.serial import MASK, ahead
 from dlcp.transport.single import FEW, Datagram, datagram, sort_out
 from dlcp.wire.header import ABORT_BODY, FEEDBACK_BODY, HEADER_BYTES, HELLO_BODY, AbortKind, PacketType
@@ -187,9 +187,14 @@ class Endpoint:
 
     # -- the shell -----------------------------------------------------------------------------------------------------------
 
-    def transmit(self, now: int) -> list[Burst]:
-        """Returns datagrams to send now; an empty list when windows and pacers allow none."""
-        data = self._sender.transmit(now)
+    def transmit(self, now: int, room: int = TRANSMIT_BYTES) -> list[Burst]:
+        """Returns datagrams to send now; an empty list when windows and pacers allow none.
+
+        Args:
+            now: Nanoseconds.
+            room: About how many bytes; what is not handed out now may be overtaken by something more urgent.
+        """
+        data = self._sender.transmit(now, min(room, TRANSMIT_BYTES))
         release = self._sender.release_time(now)
         if release is not None:
             self._core.timers.set((PACE_TIMER, 0, 0), release)

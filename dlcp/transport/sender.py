@@ -67,10 +67,9 @@ class Sender:
         flow.outgoing[message] = out
         flow.enqueue(out)
 
-    def transmit(self, now: int) -> list[Burst]:
-        """Hands out what windows and pacers allow now, at most about 8 MiB."""
+    def transmit(self, now: int, budget: int = TRANSMIT_BYTES) -> list[Burst]:
+        """Hands out what windows and pacers allow now, at most about ``budget`` bytes."""
         bursts: list[Burst] = []
-        budget = TRANSMIT_BYTES
         turn = self._turn
         progress = True
         while budget > 0 and progress:

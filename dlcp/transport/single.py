@@ -178,7 +178,7 @@ def datagram(frame: Frames, row: int) -> Datagram:
     """Reads the datagram in a row that has passed the gate."""
     first, flags, _, source, _, _, *numbers = _FIELDS.unpack(frame.data[row, :HEADER_BYTES].tobytes())
     body = frame.data[row, HEADER_BYTES : int(frame.lengths[row])]
-    return Datagram(first & 0x0F, flags, source, *numbers, int(frame.ecn[row]), body)
+    return Datagram._make((first & 0x0F, flags, source, *numbers, int(frame.ecn[row]), body))
 
 
 def _rows(frames: Iterable[Frames]) -> Iterator[tuple[NDArray[np.uint8], int, int, int]]:

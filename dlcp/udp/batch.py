@@ -244,6 +244,7 @@ class BatchSender(PlainSender):
         coming = iter([*groups, (rows, 0, 0, 0)])
         following = next(coming)
         location = tos = width = 0
+        most = min(MAX_PAYLOAD, self.message_bytes)
         cut = 0  # segment size of the last message if it still has room for one shorter datagram
         for start, stop, size in zip(starts, [*starts[1:], rows], sizes[starts].tolist(), strict=True):
             size += width
@@ -256,7 +257,7 @@ class BatchSender(PlainSender):
                 start += 1
                 stops[-1] = start
             cut = 0
-            per = max(1, min(self._segments, MAX_PAYLOAD // max(size, 1)))
+            per = max(1, min(self._segments, most // max(size, 1)))
             while start < stop:
                 cut = size if stop - start < per else 0
                 start = min(start + per, stop)

@@ -212,6 +212,11 @@ class FaultyPort:
     def send_buffer(self) -> int:
         return self._port.send_buffer
 
+    @property
+    def room(self) -> int:
+        """See :attr:`DatagramPort.room`."""
+        return self._port.room
+
     def connect_peer(self, rank: int, address: tuple[str, int]) -> None:
         self._port.connect_peer(rank, address)
 

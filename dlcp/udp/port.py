@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dlcp.errors import AddressError
 from dlcp.transport.packets import Burst, Frames
+from dlcp.udp.backlog import Backlog
 from dlcp.udp.batch import BatchSender
 from dlcp.udp.interface import mtu_of, path_mtu
 from dlcp.udp.metrics import PortCounters
@@ -50,6 +52,7 @@ class DatagramPort:
         datagram_bytes: UDP payload bytes of the longest datagram expected; None: the interface's MTU, at most 9000.  Longer ones
             are received too; a value near the truth is kind to the caches.
         capabilities: What to use of the kernel; None: everything that :func:`~dlcp.udp.probe.probe` finds.
+        clock: Monotonic nanoseconds.
 
     Attributes:
         address: Host and port that the socket is bound to.
@@ -71,10 +74,13 @@ class DatagramPort:
         send_buffer_bytes: int = SEND_BUFFER_BYTES,
         datagram_bytes: int | None = None,
         capabilities: Capabilities | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._socket, self._family = _bind(host, port)
         self._counters = PortCounters()
         self._drops = 0
+        self._refused = False
+        self._clock = clock
         try:
             name = self._socket.getsockname()
             self.address: tuple[str, int] = (name[0], name[1])
@@ -83,6 +89,7 @@ class DatagramPort:
             self._configure(receive_buffer_bytes, send_buffer_bytes)
             self._peers = PeerTable(self._family)
             self._sender = self._make_sender()
+            self._backlog = Backlog(self._socket, self.send_buffer)
             expected = min(self.mtu, JUMBO_MTU) if datagram_bytes is None else datagram_bytes
             self._receiver = Receiver(self._socket, self._family, self.capabilities, expected, self._counters)
         except BaseException:
@@ -133,7 +140,22 @@ class DatagramPort:
             UnreachableError: A burst is for a rank that :meth:`connect_peer` does not know.
             ValueError: A burst reaches beyond its payload.
         """
-        return self._sender.send(bursts)
+        before = self._counters.packets_sent
+        sent = self._sender.send(bursts)
+        if sent < len(bursts) or self._refused:
+            now = self._clock()
+            if self._counters.packets_sent != before:
+                self._backlog.taken(now)
+                self._sender.message_bytes = self._backlog.limit // 2
+            if sent < len(bursts):
+                self._backlog.refused(now)
+            self._refused = sent < len(bursts)
+        return sent
+
+    @property
+    def room(self) -> int:
+        """Bytes that are worth having ready: what is sent later than that can still be chosen later."""
+        return self._backlog.limit
 
     def receive(self) -> list[Frames]:
         """Takes what has arrived, up to a fixed budget.

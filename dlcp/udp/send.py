@@ -48,6 +48,9 @@ class Sender:
     """Sends bursts in order through one socket, and remembers how far it came.
 
     Subclasses implement :meth:`_advance`.
+
+    Attributes:
+        message_bytes: UDP payload bytes that one message may hold, if that is more than one datagram.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Sender:
         self._segments = capabilities.max_segments if capabilities.segmentation else 1
         self._peers = peers
         self._counters = counters
+        self.message_bytes = MAX_PAYLOAD
         self._tos = -1
         self._partial: Burst | None = None
         self._row = 0
@@ -162,7 +166,7 @@ class PlainSender(Sender):
         else:
             self._set_tos(burst.tos)
         pieces, sizes = _pieces(burst, row)
-        per = _per_message(sizes, self._segments)
+        per = _per_message(sizes, self._segments, self.message_bytes)
         cut = [*control, (SOL_UDP, UDP_SEGMENT, struct.pack("=H", sizes[0]))] if per > 1 else control
         counters = self._counters
         for start in range(0, total - row, per):
@@ -185,12 +189,12 @@ class PlainSender(Sender):
         return index + 1, 0, False
 
 
-def _per_message(sizes: list[int], segments: int) -> int:
+def _per_message(sizes: list[int], segments: int, most: int) -> int:
     """Returns how many datagrams one message may hold: all but the last must have the same size, and that may be smaller."""
     size = sizes[0]
     if len(sizes) == 1 or segments == 1 or sizes[-1] > size or any(other != size for other in sizes[1:-1]):
         return 1
-    return max(1, min(segments, MAX_PAYLOAD // max(size, 1)))
+    return max(1, min(segments, min(MAX_PAYLOAD, most) // max(size, 1)))
 
 
 def _pieces(burst: Burst, row: int) -> tuple[list[Any], list[int]]:
@@ -201,7 +205,7 @@ def _pieces(burst: Burst, row: int) -> tuple[list[Any], list[int]]:
     """
     payload, width = burst.payload, burst.headers.shape[1]
     room = 0 if payload is None else payload.size
-    view = b"" if payload is None else memoryview(payload)
+    view: Any = b"" if payload is None else payload.data
     pieces: list[Any] = []
     sizes: list[int] = []
     for header, start, size in zip(burst.headers[row:], burst.offsets[row:].tolist(), burst.sizes[row:].tolist(), strict=True):

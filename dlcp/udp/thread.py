@@ -35,8 +35,8 @@ class Machine(Protocol):
     def receive(self, frames: list[Frames], now: int) -> None:
         """Takes datagrams; the frames are valid only during the call."""
 
-    def transmit(self, now: int) -> list[Burst]:
-        """Returns what may be sent now; empty if nothing."""
+    def transmit(self, now: int, room: int, /) -> list[Burst]:
+        """Returns what may be sent now; empty if nothing, and not much more than ``room`` bytes: what is left can wait."""
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` wants to run, or None."""
@@ -50,6 +50,9 @@ class Machine(Protocol):
 
 class Port(Protocol):
     """What the thread needs of a :class:`~dlcp.udp.port.DatagramPort`, or of something that wraps one."""
+
+    @property
+    def room(self) -> int: ...
 
     def fileno(self) -> int: ...
 
@@ -226,7 +229,7 @@ class IOThread:
                 return False
         queue = self._queue
         if not queue:
-            queue = self._queue = list(self._machine.transmit(self._clock()))
+            queue = self._queue = list(self._machine.transmit(self._clock(), self._port.room))
             if not queue:
                 return False
         count = packets = 0

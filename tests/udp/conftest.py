@@ -138,7 +138,7 @@ class Recorder:
             for row, length in zip(batch.data, batch.lengths.tolist(), strict=True):
                 self.events.put(("receive", row[:length].tobytes(), now))
 
-    def transmit(self, now: int) -> list[Burst]:
+    def transmit(self, now: int, room: int) -> list[Burst]:
         self._here()
         return self.outbox.popleft() if self.outbox else []
 

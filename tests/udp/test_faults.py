@@ -354,7 +354,7 @@ def test_the_thread_releases_what_is_held(faulty, open_port, tools):
         class Machine:
             def receive(self, frames, now) -> None: ...
 
-            def transmit(self, now):
+            def transmit(self, now, room):
                 out, outbox[:] = outbox[:], []
                 return out
 

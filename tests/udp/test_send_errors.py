@@ -286,6 +286,29 @@ class TestBehindALink:
             receiver.close()
             namespaces.inside(namespaces.left, "tc", "qdisc", "delete", "dev", "v0", "root")
 
+    def test_the_queue_before_a_slow_link_gets_short(self, namespaces, tools):
+        """What waits on its own host cannot be overtaken any more: a send buffer for fast links holds a second of this one."""
+        try:
+            bucket = ("tbf", "rate", "20mbit", "burst", "20k", "limit", "16m")
+            namespaces.inside(namespaces.left, "tc", "qdisc", "replace", "dev", "v0", "root", *bucket)
+        except OSError as problem:
+            pytest.skip(f"no token bucket here: {problem}")
+        receiver = namespaces.run(namespaces.right, lambda: DatagramPort("10.117.0.2"))
+        sender = namespaces.run(namespaces.left, lambda: DatagramPort("10.117.0.1", send_buffer_bytes=1 << 20))
+        try:
+            before = sender.room
+            sender.connect_peer(0, receiver.address)
+            bursts = [tools.burst(np.random.default_rng(0), [1000] * 40, tos=2) for _ in range(80)]
+            tools.send_all(sender, bursts)
+            expected = [datagram for burst in bursts for datagram in burst.datagrams()]
+            assert sorted(data for data, _ in tools.receive_all(receiver, len(expected))) == sorted(expected)
+            # The link drains 10 kB in the time that is aimed at; a machine that is busy meanwhile lets the queue run dry.
+            assert sender.room <= before // 4
+        finally:
+            sender.close()
+            receiver.close()
+            namespaces.inside(namespaces.left, "tc", "qdisc", "delete", "dev", "v0", "root")
+
     @pytest.mark.parametrize("batched", [True, False])
     def test_a_device_without_offloads_still_delivers(self, namespaces, tools, batched):
         """No checksums and no segmentation in the device: the kernel does them, or the port gives segmentation up."""

@@ -155,6 +155,8 @@ class SlowPort:
         self.log: list[str] = []
         self.frames = [Frames(np.zeros((1, 48), np.uint8), np.array([48]), np.zeros(1, np.uint8))]
 
+    room = 1 << 20
+
     def fileno(self) -> int:
         return self._pair[0].fileno()
 
@@ -195,7 +197,7 @@ def test_neither_direction_starves_the_other(slow, recorder):
         def receive(self, frames, now) -> None:
             pass
 
-        def transmit(self, now):
+        def transmit(self, now, room):
             return [control_burst(0, 0, packet(0)) for _ in range(5000)]
 
     thread = IOThread(port, Endless())
@@ -223,7 +225,7 @@ def test_while_the_send_buffer_is_full_the_machine_is_not_asked_for_more(slow, r
     asked = []
     batches = deque([[control_burst(0, 0, packet(number)) for number in range(5)], [control_burst(0, 0, packet(9))]])
 
-    def transmit(now: int):
+    def transmit(now: int, room: int):
         asked.append(list(port.sent))
         return batches.popleft() if batches else []
 
