@@ -61,25 +61,8 @@ REQUIRED: Final = ("source", "destination", "size_bytes")
 LIMIT: Final = 256 << 20
 MAX_EDGES: Final = 20_000_000
 MAX_SIZE: Final = 1 << 40
-_WITHOUT: Final = {
-    field.name: field.default
-    for field in dataclasses.fields(Message)
-    if field.name
-    not in {
-        "source",
-        "destination",
-        "size",
-        "start",
-        "priority",
-        "after",
-        "delay",
-        "protected",
-        "bound",
-        "group",
-        "iteration",
-        "job",
-    }
-}
+_WITH: Final = "source destination size start priority after delay protected bound group iteration job".split()
+_WITHOUT: Final = {field.name: field.default for field in dataclasses.fields(Message) if field.name not in _WITH}
 """Fields of messages that have no column, and their defaults."""
 _LINE: Final = 1 << 24
 _TEXT: Final = 200

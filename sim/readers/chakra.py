@@ -166,10 +166,12 @@ class _Replay:
                 self._receive(rank, node)
             else:
                 self._compute(rank, node)
-        for rank, trace in enumerate(self.traces):
-            for node in trace:
-                if node.id not in self.done[rank]:
-                    raise node.error(self._reason(rank, node), "a graph that ends, and ranks whose traces fit each other")
+        held = [[node for node in trace if node.id not in self.done[rank]] for rank, trace in enumerate(self.traces)]
+        # A rank that waits for nobody else is the cause, if there is one; the others wait for it.
+        own = [all(self._waits[rank][node.id] for node in nodes) for rank, nodes in enumerate(held)]
+        for rank in sorted(range(len(held)), key=lambda rank: not own[rank]):
+            for node in held[rank]:
+                raise node.error(self._reason(rank, node), "a graph that ends, and ranks whose traces fit each other")
         self.found.messages = self.line.messages
         return self.found
 

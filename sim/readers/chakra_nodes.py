@@ -163,8 +163,8 @@ def _attribute(node: Node, span: Span) -> None:
             found = [bit for part in fields(entry.span) if part.number == 1 for bit in packed(part, "values")]
             if name == "involved_dim":
                 node.dimensions = found
-        else:
-            value = _value(entry) if value is None else value
+        elif entry.number != 2:  # a remark
+            value = _value(entry)
     if value is not None:
         node.values[name] = value
 
