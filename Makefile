@@ -17,7 +17,7 @@ export OMP_NUM_THREADS ?= 1
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: venv ## train a model over gloo and over dlcp, without and with loss, and compare (3 minutes)
+demo: venv ## train a model across an emulated network, or loopback without root: gloo against dlcp (3 minutes)
 	@$(BIN)/python -m dlcp demo
 
 test: lint ## lint, types and all tests

@@ -197,6 +197,8 @@ class RunResult(TypedDict):
     events: list[HappenedEvent]
     traffic: list[dict[str, Any]]
     """What each flow of cross traffic did: ``FlowResult.to_dict()`` of testbed/traffic/cross.py."""
+    processors_busy: NotRequired[float | None]
+    """Share of this machine's processors that was busy from the first step to the last, whoever used them; None without one."""
     jobs: NotRequired[list[JobResult]]
     """Other jobs, where the experiment has several; all else is about the first."""
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from testbed.candidates import places_of
 from testbed.events import Events, Happened, lossy_links
 from testbed.experiment import Candidate, Experiment
+from testbed.lab.load import Ticks, share, ticks
 from testbed.lab.network import ALL, Lab
 from testbed.ranks.collect import Records, relative, time_to
 from testbed.ranks.launch import Launcher
@@ -93,6 +94,7 @@ class Run:
         self._traces: list[TraceFile] = []
         self._happened: list[Happened] = []
         self._traffic: list[dict[str, Any]] = []
+        self._ticks: list[Ticks] = []
 
     def note(self, outcome: Outcome, error: str) -> None:
         """Notes what went wrong; the first is what counts."""
@@ -140,6 +142,7 @@ class Run:
 
             def first_step(zero: float) -> None:
                 at_ns = round(zero * 1e9)
+                self._ticks = [ticks()]
                 if traffic is not None:
                     traffic.begin(at_ns)
                 events.begin(at_ns)
@@ -152,6 +155,7 @@ class Run:
             try:
                 training.run(first_step, watcher.line, still_there)
             finally:
+                self._ticks.append(ticks())
                 self._happened = events.stop()
             if training.result.outcome != "ok":
                 self.note(training.result.outcome, training.result.error)
@@ -211,6 +215,7 @@ class Run:
             "traces": self._traces,
             "events": [_plain(event) for event in self._happened],
             "traffic": self._traffic,
+            "processors_busy": share(*self._ticks) if len(self._ticks) == 2 else None,
         }
         if experiment.jobs > 1:
             others = range(1, experiment.jobs)

@@ -11,6 +11,8 @@ from testbed.report.network import switches_of
 from testbed.report.view import View
 
 _MANY = 12
+_BUSY = 0.85
+"""Share of the processors beyond which everything waits for them now and then."""
 
 
 def gaps(view: View) -> list[Content]:
@@ -87,6 +89,12 @@ def _emulated(view: View) -> list[Content]:
             found.append(
                 f"{contender.name}: this machine could not keep up in {runs}: {sum(lost):,} frames were lost where no network "
                 "would have lost them."
+            )
+        busy = contender.spread(lambda run: run.get("processors_busy"))
+        if busy is not None and busy.median > _BUSY:
+            found.append(
+                f"{contender.name}: this machine's processors were {share(busy.median, 0)} busy while it trained: its steps may "
+                "have waited for them, and not for the network."
             )
         faults = {
             f"{name}: {switch['fault']}" for run in contender.shown for name, switch in switches_of(run) if switch.get("fault")

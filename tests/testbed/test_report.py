@@ -225,6 +225,37 @@ def test_drops_by_class_and_cause_are_the_counters_of_switches_and_hosts(experim
             assert sum(values[:9]) == pytest.approx(values[9])
 
 
+def test_a_busy_machine_is_told(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[3:9:5], seeds=(1, 2, 3))
+    for name, values in (("powersgd", (0.5, 0.91, 0.97)), ("dlcp-kernel", (0.5, 0.6, None))):
+        for run, busy in zip(runs_of(results, name), values, strict=True):
+            run["processors_busy"] = busy
+    found = gaps(parse(write_report(results, tmp_path).read_text()))
+    assert [item.partition(" while")[0] for item in found if "processors were" in item] == [
+        "powersgd: this machine's processors were 91\xa0% busy"
+    ]
+
+
+def test_what_bmv2_does_not_count_is_told(tmp_path):
+    results = make(tmp_path, candidates=CANDIDATES[3:9:5], seeds=(1,))
+    assert not any("BMv2" in item for item in gaps(parse(write_report(results, tmp_path).read_text())))
+    results["candidates"][1]["target"] = "bmv2"
+    found = gaps(parse(write_report(results, tmp_path).read_text()))
+    assert any(item.startswith("Drops at full queues were not counted for dlcp-kernel: BMv2") for item in found)
+
+
+def test_the_quickest_baseline_is_compared_with_where_nothing_reached_the_goal(tmp_path):
+    results = make(tmp_path, seeds=(1,))
+    for run in results["runs"]:
+        run["time_to_accuracy_s"] = None
+    summarize(results)
+    view = View.of(results, tmp_path)
+    rungs, words = ladder(view)
+    assert words == "median time of a step" and view.best_baseline is None
+    quickest = view.quickest(baseline=True)
+    assert rungs[0].contender is quickest and not any(rung.contender.baseline for rung in rungs[1:]) and len(rungs) >= 2
+
+
 def test_an_emulation_that_could_not_keep_up_is_told(tmp_path):
     results = make(tmp_path, candidates=CANDIDATES[3:9:5], seeds=(1, 2))
     switch, other = [run["network"] for run in runs_of(results, "powersgd")]

@@ -83,7 +83,7 @@ def test_an_experiment_from_beginning_to_end(tmp_path, state):
     assert results["complete"] and not results["interrupted"] and results["best_baseline"] == "gloo"
     assert Experiment.from_toml(folder / "experiment.toml") == experiment.alone()
     for run in results["runs"]:
-        assert set(run) == set(RunResult.__annotations__) - {"jobs"}
+        assert set(run) == set(RunResult.__annotations__) - {"jobs"} and 0 < run["processors_busy"] <= 1
         assert run["steps"] == 11 and len(run["losses"]) == 11 and run["error"] == ""
         assert run["time_to_accuracy_s"] == run["evaluations"][0]["clock_s"] > 0
         assert 0 <= run["final_accuracy"] <= 1 and run["bring_up_s"] > 0 and run["tear_down_s"] > 0
@@ -207,7 +207,7 @@ def test_the_sample_is_what_the_format_says():
     assert again == results
     assert set(results) | {"notes"} == set(Results.__annotations__)
     for run in results["runs"]:
-        assert set(run) == set(RunResult.__annotations__) - {"jobs"}
+        assert set(run) == set(RunResult.__annotations__) - {"jobs", "processors_busy"}
         for entry in (*run["traces"],):
             assert (SAMPLE / entry["file"]).is_file()
         for rank in run["ranks"]:
