@@ -51,8 +51,8 @@ examples:
 exit codes: 0 measured   1 failed   2 wrong usage, policy or task   130 interrupted
 """
 
-_LOSSES: Final = (0.05, 0.1, 0.2, 0.4)
-_QUICK_LOSSES: Final = (0.1, 0.4)
+_LOSSES: Final = (0.05, 0.15, 0.4)
+_QUICK_LOSSES: Final = (0.05, 0.4)
 _NAMES: Final = {"residual": "error-feedback", "error-feedback": "error-feedback", "zero": "zero", "rescale": "rescale"}
 _WAYS: Final = ("tagged", "uneven", "random", "smallest", "largest", "class")
 
@@ -75,8 +75,8 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--compensation",
         type=_compensations,
         metavar="C,C,...",
-        help="residual, zero, rescale (default all; with --quick the policy's). tagged and uneven are tried with each, the other ways with the policy's, or "
-        "the first of these if that is not among them",
+        help="residual, zero, rescale (default all; with --quick the policy's). tagged and uneven are tried with each, the other "
+        "ways with the policy's, or the first of these if that is not among them",
     )
     add("--ways", type=_ways, default=_WAYS, metavar="W,W,...", help=f"ways of losing (default {','.join(_WAYS)})")
     add("--full", action="store_true", help="try all ways with each compensation")
