@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlcp.policy import Policy
-from dlcp.topology import Star
+from dlcp.topology import LeafSpine, Star
 from dlcp.units import Buffer, Rate
 from dlcp.workload import Workload
 from sim.engine.layout import F_END, F_START
@@ -180,3 +180,30 @@ def test_a_job_begins_at_its_time():
     run = Simulation(Star(hosts=2).build(), job.messages, Transport("dctcp"), engine="python")
     assert run.run()
     assert min(run.memory[at + F_END] for at in run.flows) > 500 * US
+
+
+def test_credit_lets_front_layers_overtake():
+    """A large back layer is ready first; with one queue for all, only its sender can let the front layer pass its chunks."""
+    model = Workload.from_layers("lopsided", [("front", 5_000, "3 ms", "3 ms"), ("back", 100_000, "100 us", "200 us")])
+    shape = Star(hosts=3, rate=Rate.parse("500 Mbit/s"), buffer=Buffer(400, "packets")).build()
+    mean = {}
+    for credit in (None, 20_000):
+        job = Job(range(3), credit=credit)
+        training(job, model, "sharded", 1, 1, schedule="chunks", chunk_bytes=20_000, pipelined=True)
+        run = Simulation(shape, job.messages, Transport("dctcp", trust_class=False), engine="python")
+        assert run.run()
+        mean[credit] = fmean(steps(run))
+    assert mean[20_000] < 0.85 * mean[None]
+
+
+def test_racks_that_reduce_first_spare_the_spines():
+    shape = LeafSpine(leaves=2, spines=1, hosts_per_leaf=4, rate=Rate.parse("40 Gbit/s"), oversubscription=8.0).build()
+    times = {}
+    # A ring in an unlucky order of the ranks crosses at every step.
+    for algorithm in ("ring", "hierarchical"):
+        job = Job([0, 4, 1, 5, 2, 6, 3, 7], racks=[[0, 2, 4, 6], [1, 3, 5, 7]])
+        training(job, MODEL, algorithm, 1, 10**6)
+        run = Simulation(shape, job.messages, Transport("dctcp"), engine="python")
+        assert run.run()
+        times[algorithm] = steps(run)[0]
+    assert times["hierarchical"] < times["ring"] / 2
