@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sim.cli_inputs import add_parsers, run_import, run_profile
 from sim.cli_results import VERBS, add_verbs
+from sim.interrupts import interrupts
 from sim.memory import ENGINES
 
 if TYPE_CHECKING:
@@ -92,13 +91,13 @@ def _run(args: argparse.Namespace) -> int:
     simulation = scenario.build(args.file.parent, args.engine)
     folder = None if args.out is None else Folder(args.out, jsonl=args.jsonl)
     line = _Line(quiet=args.quiet or not sys.stderr.isatty())
-    with _interrupts() as interrupted:
+    with interrupts() as interrupted:
 
         def report(progress: Progress) -> bool:
             line.show(progress)
             return bool(interrupted)
 
-        summary = play(simulation, scenario, report, base=args.file.parent, folder=folder)
+        summary = play(simulation, scenario, report, folder=folder)
     line.clear()
     if folder is not None:
         from sim.report import write_report
@@ -106,23 +105,6 @@ def _run(args: argparse.Namespace) -> int:
         write_report(folder.path)
     print(json.dumps(summary, indent=2) if args.json else "\n".join(described(summary)))
     return INTERRUPTED if summary["interrupted"] else 0 if summary["finished"] else UNFINISHED
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Collects Ctrl-C instead of raising, so that the engine stops between two events; a second one is as usual."""
-    seen: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class _Line:

@@ -9,10 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sim.memory import ENGINES
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+FAILED: Final = 1
 USAGE: Final = 2
+INTERRUPTED: Final = 130
 
 
 def add_verbs(verbs: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,6 +29,52 @@ def add_verbs(verbs: _SubParsersAction[argparse.ArgumentParser]) -> None:
     compare.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="two or more: summaries, or folders of --out")
     compare.add_argument("--json", action="store_true", help="one JSON document")
     compare.add_argument("--html", type=Path, metavar="FILE", help="also write a page with steps and distributions")
+
+    sweep = verbs.add_parser(
+        "sweep",
+        help="run many settings of a scenario",
+        description="Runs every cell of a grid of settings. What has been done before is not done again.",
+        epilog="example: dlcp sim sweep scenarios/sweeps/star.toml --out results/sweep --plot completion_s.p99:traffic.size",
+    )
+    sweep.add_argument("file", type=Path, metavar="GRID.toml", help="scenario, and which of its keys take which values")
+    sweep.add_argument("--out", type=Path, help="folder for cells, tables and the page (sweep-NAME)")
+    sweep.add_argument("--jobs", type=int, default=0, help="processes at once (one a core)")
+    sweep.add_argument("--dask", metavar="ADDRESS", default="", help="of a Dask scheduler, whose workers run the cells instead")
+    sweep.add_argument("--plot", metavar="METRIC:AXIS", action="append", default=[], help="plot this; may be repeated")
+    sweep.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="machine code or Python (%(default)s)")
+    sweep.add_argument("--json", action="store_true", help="the rows of all cells as one JSON document")
+    sweep.add_argument("--quiet", action="store_true", help="no progress line")
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from sim.interrupts import interrupts
+    from sim.sweep.command import Line, sweep
+
+    folder = args.out or Path(f"sweep-{args.file.stem}")
+    plots = [(metric, axis) for metric, _, axis in (text.partition(":") for text in args.plot)]
+    line = Line(quiet=args.quiet or not sys.stderr.isatty())
+    with interrupts() as seen:
+        found = sweep(
+            args.file,
+            folder,
+            jobs=max(args.jobs, 0),
+            dask=args.dask,
+            engine=args.engine,
+            plots=plots,
+            stop=lambda: bool(seen),
+            report=line.show,
+        )
+    line.clear()
+    if args.json:
+        print(json.dumps(found.rows, indent=2))
+    else:
+        states = ", ".join(f"{n} {state}" for state in ("done", "unfinished", "failed", "missing") if (n := found.count(state)))
+        print(f"{len(found.rows)} cells: {states}; {found.kept} were there before")
+        for row in found.rows:
+            if row["state"] == "failed":
+                print(f"cell {row['cell']} failed: {row['error'].splitlines()[0]}", file=sys.stderr)
+        print(found.page)
+    return INTERRUPTED if seen else FAILED if found.count("failed", "missing") else 0
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -82,6 +132,6 @@ def names(paths: list[Path]) -> list[str]:
     return found
 
 
-VERBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {"report": _report, "compare": _compare}
+VERBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {"report": _report, "compare": _compare, "sweep": _sweep}
 
 __all__ = ["VERBS", "add_verbs", "names"]

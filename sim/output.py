@@ -75,7 +75,6 @@ def play(
     scenario: Scenario,
     report: Callable[[Progress], bool | None],
     *,
-    base: Path,
     folder: Folder | None = None,
 ) -> dict[str, Any]:
     """Runs a simulation and writes what it gives.
@@ -84,7 +83,6 @@ def play(
         simulation: Made by ``scenario``.
         scenario: What it is; its ``limit`` and ``series`` hold.
         report: Called now and then; the run ends if it returns True.
-        base: What the scenario's paths are relative to.
         folder: Where tables go; None writes none.
 
     Returns:
@@ -120,7 +118,7 @@ def play(
         folder.write("classes", classes(simulation))
         if any(message.source == message.destination for message in simulation.messages):
             folder.write("computing", computing(simulation))
-            folder.write("collectives", collectives(simulation, bucket_sizes(scenario, base)))
+            folder.write("collectives", collectives(simulation))
             folder.write("iterations", iterations(simulation))
         folder.document("summary.json", summary)
     return summary
@@ -131,15 +129,4 @@ def identity(scenario: Scenario) -> str:
     return dataclasses.replace(scenario, series=Delay.parse("0 s")).digest()
 
 
-def bucket_sizes(scenario: Scenario, base: Path) -> dict[str, int]:
-    """Returns the bytes of each bucket of training by the name of its collective; empty without a workload."""
-    from dlcp.workload import Workload
-    from sim.traffic import buckets
-
-    if not scenario.workload or scenario.traffic.kind != "training":
-        return {}
-    workload = Workload.from_toml(base / scenario.workload)
-    return {f"bucket{number}": size for number, (size, _, _) in enumerate(buckets(workload, int(scenario.traffic.bucket)))}
-
-
-__all__ = ["TABLES", "Folder", "bucket_sizes", "identity", "play"]
+__all__ = ["TABLES", "Folder", "identity", "play"]

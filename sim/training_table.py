@@ -97,15 +97,14 @@ def computing(simulation: Simulation) -> list[dict[str, Any]]:
     return rows
 
 
-def collectives(
-    simulation: Simulation, sizes: Mapping[str, int] | None = None, operation: str = "all-reduce"
-) -> list[dict[str, Any]]:
+def collectives(simulation: Simulation, operation: str = "all-reduce") -> list[dict[str, Any]]:
     """Returns a row for every collective of training that is complete.
+
+    What each rank contributes is as the messages say, or else follows from the bytes that were sent, as those of an algorithm
+    that sends no more than it must: 2 (n - 1) times the size.
 
     Args:
         simulation: What has run.
-        sizes: Bytes that each rank contributes, by name of the collective; without it as the messages say, or else as follows
-            from the bytes that were sent by an algorithm that sends no more than it must: 2 (n - 1) times the size.
         operation: What they do, of :data:`BUS_FACTORS`.
     """
     memory, hosts = simulation.memory, simulation.network.hosts
@@ -129,7 +128,7 @@ def collectives(
         if not each.whole:
             continue
         count = len(each.ranks)
-        size = (sizes or {}).get(group) or each.size or round(each.sent / (2 * (count - 1)))
+        size = each.size or round(each.sent / (2 * (count - 1)))
         begin, ready, end = min(each.begin.values()), max(each.begin.values()), max(each.end.values())
         bandwidth = 8 * size * PICOSECONDS / max(end - begin, 1)
         values = (
@@ -164,7 +163,7 @@ class _Rank:
     backward: int = 0
     """Picoseconds that it computed."""
     ready: int = 0
-    """When its backward pass ended."""
+    """When its backward pass, and the optimizer's step if that comes before the collectives, ended."""
     whole: bool = True
 
 
