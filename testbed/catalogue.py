@@ -77,9 +77,9 @@ def changed(
         for name in candidates:
             if name not in known:
                 problem = f"there is no candidate {name!r}{suggestion(name, dict(zip(known, known, strict=True)))}"
-                raise ConfigError(experiment.name, "--candidates", problem, ", ".join(known))
+                raise ConfigError(experiment.source, "--candidates", problem, ", ".join(known))
         plain["candidates"] = [known[name] for name in dict.fromkeys(candidates)]
-    return Experiment.from_dict(plain, experiment.name)
+    return Experiment.from_dict(plain, experiment.source)
 
 
 def resumed(folder: Path, repeats: int | None = None) -> tuple[Experiment, Results]:

@@ -184,6 +184,7 @@ class Experiment(Document):
         except ConfigError as error:
             raise ConfigError(source, error.key or "(top level)", error.problem, error.accepted) from None
         object.__setattr__(made, "_folder", folder if folder is not None else Path())
+        object.__setattr__(made, "_source", source)
         made._check_references(source)
         return made
 
@@ -192,7 +193,10 @@ class Experiment(Document):
         """The topology."""
         if isinstance(self.topology, str):
             return Topology.from_toml(self._path(self.topology))
-        return Topology.from_dict(self.topology, "topology")
+        try:
+            return Topology.from_dict(self.topology, self.source)
+        except ConfigError as error:
+            raise self._within("topology", error) from None
 
     def policy_of(self, candidate: Candidate) -> Policy:
         """Returns the experiment's policy with what the candidate changes.
@@ -201,7 +205,14 @@ class Experiment(Document):
             ConfigError: A key is wrong.
         """
         base = read_toml(self._path(self.policy)) if isinstance(self.policy, str) else self.policy
-        return Policy.from_dict(merged(base, candidate.policy), f"policy of {candidate.name}")
+        try:
+            return Policy.from_dict(merged(base, candidate.policy), self.source)
+        except ConfigError as error:
+            if _stands_in(error.key, candidate.policy) or not _stands_in(error.key, base):
+                raise self._within(f"candidates[{self.candidates.index(candidate)}].policy", error) from None
+            if isinstance(self.policy, str):
+                raise ConfigError(self._path(self.policy), error.key, error.problem, error.accepted) from None
+            raise self._within("policy", error) from None
 
     def target_of(self, candidate: Candidate) -> str:
         """Returns what the switches are for a candidate."""
@@ -216,7 +227,17 @@ class Experiment(Document):
         plain = self.to_dict() | {"topology": self.network.to_dict()}
         if isinstance(self.policy, str):
             plain["policy"] = read_toml(self._path(self.policy))
-        return self.from_dict(plain, self.name)
+        return self.from_dict(plain, self.source)
+
+    @property
+    def source(self) -> str:
+        """The file that it comes from, or what stands for it in errors."""
+        source: str = getattr(self, "_source", self.name)
+        return source
+
+    def _within(self, key: str, error: ConfigError) -> ConfigError:
+        """Returns an error of a table in this file, with the key that it has here."""
+        return ConfigError(self.source, join(key, error.key), error.problem, error.accepted)
 
     def seeds(self) -> tuple[int, ...]:
         """Returns the seed of every repeat."""
@@ -254,6 +275,16 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         inner = result.get(key)
         result[key] = merged(inner, value) if isinstance(value, Mapping) and isinstance(inner, Mapping) else copy.deepcopy(value)
     return result
+
+
+def _stands_in(key: str, table: Mapping[str, Any]) -> bool:
+    """Tells whether a table has a dotted key."""
+    found: Any = table
+    for word in key.split("."):
+        if not isinstance(found, Mapping) or word not in found:
+            return False
+        found = found[word]
+    return True
 
 
 def _check_unique(where: str, found: Iterable[str]) -> None:

@@ -42,7 +42,15 @@ def check(experiment: Experiment, launcher: Launcher) -> None:
     launcher.check(experiment.network, experiment.jobs)
     for candidate in experiment.candidates:
         target = experiment.target_of(candidate)
-        check_plan(experiment.network, experiment.policy_of(candidate), target)
+        try:
+            check_plan(experiment.network, experiment.policy_of(candidate), target)
+        except ConfigError as error:
+            if not error.source.startswith("topology"):
+                raise
+            # A network that stands in a file of its own is told by that.
+            inside = not isinstance(experiment.topology, str)
+            source = experiment.source if inside else str(experiment.topology)
+            raise ConfigError(source, f"topology.{error.key}" if inside else error.key, error.problem, error.accepted) from None
         require(target)
     available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
     chosen = {candidate.congestion for candidate in experiment.candidates} | {item.congestion for item in experiment.traffic}

@@ -180,12 +180,16 @@ def ladder(view: View) -> tuple[list[Rung], str]:
     return [], ""
 
 
+_WORTH_SHARING = math.log(1.1)
+"""Below that, shares of the gain are quotients of chance."""
+
+
 def _rungs(times: Sequence[tuple[Contender, float]]) -> list[Rung]:
     total = math.log(times[0][1] / times[-1][1])
     rungs = [Rung(times[0][0], "where it begins", times[0][1], 1.0, None)]
     for (before, earlier), (contender, took) in pairwise(times):
         gain = earlier / took
-        part = math.log(gain) / total if abs(total) > 1e-9 else None
+        part = math.log(gain) / total if total >= _WORTH_SHARING else None
         rungs.append(Rung(contender, changes(before, contender), took, gain, part))
     return rungs
 
@@ -235,8 +239,8 @@ def gains(view: View) -> Figure:
     ).draw()
     caption = (
         f"From top to bottom each candidate has one mechanism more than the one above; less is better. In all {ratio(whole)}. "
-        "A share is that of the logarithms of factors, so that shares add up; one below 0 made it slower. What a mechanism gains "
-        "depends on those before it."
+        "A share is that of the logarithms of factors, so that shares add up; one below 0 made it slower; there are none where "
+        "all of it gains less than a tenth. What a mechanism gains depends on those before it."
     )
     columns = [
         "Candidate",

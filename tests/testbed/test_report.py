@@ -225,6 +225,22 @@ def test_drops_by_class_and_cause_are_the_counters_of_switches_and_hosts(experim
             assert sum(values[:9]) == pytest.approx(values[9])
 
 
+def test_where_nothing_is_gained_nothing_is_shared(tmp_path):
+    results = make(tmp_path, seeds=(1,))
+    rungs, _ = ladder(View.of(results, tmp_path))
+    for factor, shared in ((2.0, True), (1.05, False), (0.5, False)):
+        for run in results["runs"]:
+            run["time_to_accuracy_s"] = 10.0
+        for run in runs_of(results, rungs[-1].contender.name):
+            run["time_to_accuracy_s"] = 10.0 / factor
+        summarize(results)
+        # All baselines are alike now, and one of them is the yardstick.
+        shares = [rung.share for rung in ladder(View.of(results, tmp_path))[0][1:]]
+        assert all((share is not None) == shared for share in shares) and len(shares) == len(rungs) - 1
+        if shared:
+            assert sum(shares) == pytest.approx(1.0)
+
+
 def test_a_busy_machine_is_told(tmp_path):
     results = make(tmp_path, candidates=CANDIDATES[3:9:5], seeds=(1, 2, 3))
     for name, values in (("powersgd", (0.5, 0.91, 0.97)), ("dlcp-kernel", (0.5, 0.6, None))):
