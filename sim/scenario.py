@@ -138,8 +138,6 @@ class Scenario(Document):
             raise refuse("workload", "missing, but traffic.kind is training", "a model, or the file of a workload")
         elif self.traffic.kind == "file" and not self.traffic.file:
             raise refuse("traffic.file", "missing, but traffic.kind is file", "a file of messages")
-        elif self.traffic.kind == "file" and not self.traffic.file:
-            raise refuse("traffic.file", "missing, but traffic.kind is file", "a file of messages")
         elif self.traffic.kind == "none" and not (self.background and all(flows.duration for flows in self.background)):
             problem = "is none, but there is no background, or one without a duration"
             raise refuse("traffic.kind", problem, "something to wait for")
