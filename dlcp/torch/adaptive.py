@@ -31,6 +31,8 @@ HYSTERESIS: Final = 0.75
 WARM_UP: Final = 8
 """Passes with an estimate before the bound leaves 0; fewer if the window is shorter."""
 _FEWEST_SAMPLES: Final = 4096
+_LARGEST: Final = 1e200
+"""Sums of squares beyond this count as infinite: float32 cannot make them, and averages of them must not overflow."""
 _VERSION: Final = 1
 
 
@@ -141,7 +143,7 @@ class AdaptiveBound:
 
     def update(self, power: float, cross: float) -> Change | None:
         """Takes the products of a pass; returns what changes."""
-        if not (math.isfinite(power) and math.isfinite(cross)):
+        if not (0 <= power <= _LARGEST and abs(cross) <= _LARGEST):
             self._seen = 0
             return self._move(0.0, "gradients are not finite", math.nan)
         self._seen += 1

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dlcp.collectives.residual import ResidualStore
 from dlcp.policy import Policy
-from dlcp.transport.events import message_id
 from dlcp.transport.evenness import SLACK, Evenness
+from dlcp.transport.events import message_id
 from dlcp.transport.outgoing import BOUND_SCALE
 from dlcp.wire.header import Phase, WireType
 from tests.collectives.virtual_job import STRIDE, Job
