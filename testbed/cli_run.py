@@ -32,7 +32,7 @@ what it leaves:
   runs/NAME-TIME/experiment.toml           what was run; give it to 'dlcp testbed run' to run it again
   runs/NAME-TIME/CANDIDATE/SEED/           logs of ranks and switches, a line for each step, bucket and message
 
-Ctrl-C or SIGTERM ends everything within a second and leaves results and report of what is finished; --resume goes on from there.
+Ctrl-C or SIGTERM ends all that was started, and leaves results and report of what is finished; --resume goes on from there.
 Root is needed, or a kernel that lets users make user namespaces.
 
 examples:
@@ -58,7 +58,7 @@ def add_run(verbs: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add("--seed", type=int, metavar="N", help="of the first repeat; later ones count up")
     add("--target", choices=TARGETS, help="what the switches are, for candidates that do not say")
     add("--timeout", type=_whole, metavar="S", help="longest single run")
-    add("--launcher", choices=("fork", "torchrun"), default="fork", help="how ranks are started (default: %(default)s, quick)")
+    add("--launcher", choices=("fork", "torchrun"), help="how ranks are started (default: fork, which is quick)")
     add("--out", type=Path, default=Path("runs"), metavar="DIR", help="where the results' folder is made (default: runs)")
     add("--no-report", action="store_true", help="write results.json only")
     add("--json", action="store_true", help="one JSON document on standard output instead of the table")
@@ -103,7 +103,7 @@ def _run(args: argparse.Namespace) -> int:
     if not args.candidates and former is None:
         experiment, notes = possible(experiment)
     folder = args.resume or args.out / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    launcher = _launcher(args.launcher if former is None else former["launcher"], folder)
+    launcher = _launcher((args.launcher or "fork") if former is None else former["launcher"], folder)
     check(experiment, launcher)
     if former is None:
         _make(folder)
@@ -135,7 +135,7 @@ def _chosen(args: argparse.Namespace) -> tuple[Experiment, Results | None]:
     names = [name.strip() for name in args.candidates.split(",") if name.strip()]
     if args.resume is None:
         return changed(load(args.experiment), **changes, candidates=names), None
-    refused = [*(changes.keys() - {"repeats"}), *(["candidates"] if names else [])]
+    refused = [*(changes.keys() - {"repeats"}), *(["candidates"] if names else []), *(["launcher"] if args.launcher else [])]
     if refused:
         problem = f"cannot be changed in what was begun: {', '.join(sorted(refused))}"
         raise ConfigError("--resume", str(args.resume), problem, "--repeats alone, or a new experiment")

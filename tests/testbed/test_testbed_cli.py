@@ -96,6 +96,7 @@ def test_a_check_says_what_would_be_done(file, capsys):
         (["run", "FILE", "--candidates", "gloo,bbr"], None, ["--candidates", "no candidate 'bbr'", "gloo, dlcp"]),
         (["run", "--resume", "nowhere"], None, ["results.json", "cannot be read"]),
         (["run", "--resume", "nowhere", "--seed", "3", "--candidates", "a"], None, ["--resume", "candidates, seed"]),
+        (["run", "--resume", "nowhere", "--launcher", "torchrun"], None, ["--resume", "launcher"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
