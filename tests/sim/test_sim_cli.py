@@ -17,6 +17,7 @@ from sim.bench import measure
 from sim.results import MESSAGE_COLUMNS, PORT_COLUMNS
 from sim.scenario import Buffering, Carrier, Scenario, Traffic
 from sim.scenario_file import read
+from sim.scenario_traffic import BackgroundFlows, TrainingJob
 from tests.conftest import ROOT
 
 TINY = """
@@ -146,7 +147,13 @@ def test_override_errors_name_the_option():
 
 def test_the_page_names_every_key_and_column():
     page = (ROOT / "docs" / "simulator.md").read_text()
-    sections = {"transport": Carrier, "buffers": Buffering, "traffic": Traffic}
+    sections = {
+        "transport": Carrier,
+        "buffers": Buffering,
+        "traffic": Traffic,
+        "jobs": TrainingJob,
+        "background": BackgroundFlows,
+    }
     for key in names(Scenario):
         for name in names(sections[key]) if key in sections else [key]:
             assert f"{name}`" in page, name

@@ -10,7 +10,7 @@ from dlcp.topology import Host, LeafSpine, Link, Switch, Topology
 from dlcp.topology.builders import SHAPES
 from dlcp.units import Buffer, Delay, Rate, Size
 from dlcp.workload import Layer, Workload
-from dlcp.workload.architectures import ARCHITECTURES, sample
+from dlcp.workload.named import MODELS
 
 PAGES = ("topology", "workload")
 
@@ -65,9 +65,9 @@ def test_every_unit_is_on_the_page(project):
 def test_every_sample_is_on_the_page(project):
     for path in (project / "topologies").glob("*.toml"):
         assert f"`{path.stem}`" in page(project, "topology"), path.stem
-    for name in ARCHITECTURES:
+    for name in MODELS:
         (row,) = (line for line in page(project, "workload").splitlines() if line.startswith(f"| `{name}`"))
-        workload = sample(name)
+        workload = Workload.named(name)
         cells = [cell.strip() for cell in row.split("|")]
         assert cells[3] == str(sum(layer.elements > 0 for layer in workload.layers))
         assert cells[4] == f"{workload.elements:,}" and cells[6] == str(workload.batch)
