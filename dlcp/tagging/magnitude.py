@@ -166,7 +166,11 @@ def protect(scores: Tensor, share: float) -> Tensor:
     if wanted == packets:
         return torch.ones(packets, dtype=torch.bool, device=scores.device)
     ranked = torch.nan_to_num(scores, nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
-    threshold = torch.kthvalue(ranked, packets - wanted + 1).values
+    if torch.are_deterministic_algorithms_enabled():
+        # On a GPU kthvalue may choose among equal values at random, and is refused then; only its value counts here.
+        threshold = ranked.sort(descending=True).values[wanted - 1]
+    else:
+        threshold = torch.kthvalue(ranked, packets - wanted + 1).values
     above = ranked > threshold
     tied = ranked == threshold
     return above | (tied & (torch.cumsum(tied, 0) <= wanted - above.sum()))

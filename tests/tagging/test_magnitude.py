@@ -136,3 +136,14 @@ def test_wrong_lengths_and_counts_are_refused():
 def test_tags_hold_class_and_protection():
     tags = packet_tags(torch.tensor([0, 6, 3], dtype=torch.uint8), torch.tensor([True, False, True]))
     assert tags.dtype == torch.uint8 and tags.tolist() == [1, 12, 7]
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.5, float("inf"), float("nan")]), min_size=1, max_size=40), st.floats(0, 1))
+def test_deterministic_algorithms_choose_the_same_packets(scores, share):
+    values = torch.tensor(scores)
+    usual = protect(values, share)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(protect(values, share), usual)
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -265,8 +265,8 @@ def test_streams_and_events_keep_the_order_and_nobody_synchronizes(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_on_a_real_gpu_a_bucket_goes_and_comes(dtype):
-    stage = Stage(CudaDevice(torch.device("cuda")))
-    buffer = torch.ones(LAYOUT.elements, dtype=dtype, device="cuda")
+    stage = Stage(CudaDevice(torch.device("cuda", 0)))
+    buffer = torch.ones(LAYOUT.elements, dtype=dtype, device="cuda:0")
     staged = stage.load(buffer, LAYOUT, debts(), True, tagger())
     future, done = stage.future(), threading.Event()
 
