@@ -244,6 +244,7 @@ class Network:
         """A host of each class."""
         self._edges: list[str | None] = []
         """The switch of each class whose hosts have one link."""
+        self._last_links: set[int] = set()
         for host in graph.hosts:
             leaving = graph.leaving(host)
             alone = len(leaving) == 1 and not graph.is_host(leaving[0].target)
@@ -255,11 +256,14 @@ class Network:
             node = self.nodes[host]
             memory[node + N_CLASS] = numbers[key]
             if alone:
+                self._last_links.add(leaving[0].link)
                 memory[node + N_LAST] = self.arcs[graph.back(leaving[0]).number]
 
     def write_routes(self) -> None:
         """Works out the shortest paths without the links that are down, and writes them into every switch."""
-        routes = Routes(self.topology, down=self._down) if self._down else self.topology.routes
+        # Hosts of one class share their way, whatever becomes of the last link of one of them.
+        down = self._down - self._last_links
+        routes = Routes(self.topology, down=down) if down else self.topology.routes
         for name in self.topology.graph.switches:
             table = self.memory[self.nodes[name] + N_ROUTES]
             for number, (host, edge) in enumerate(zip(self._classes, self._edges, strict=True)):

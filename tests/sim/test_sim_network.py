@@ -176,3 +176,12 @@ def test_a_fat_tree_is_used_to_the_full():
     core = [run.network.arcs[arc.number] for arc in topology.graph.arcs if arc.source.startswith("core")]
     counts = [run.memory[arc + A_PACKETS] for arc in core]
     assert max(counts) < 1.3 * min(counts)
+
+
+def test_the_neighbours_of_a_host_that_is_cut_off_are_still_reached():
+    topology = leaf_spine(2)
+    (link,) = topology.links_between("leaf0", "h0")
+    changes = [Change(10**6, link, up=False)]
+    messages = [Message(2, 1, 100_000, start=5 * 10**6), Message(1, 3, 100_000, start=5 * 10**6)]
+    run = Simulation(topology, messages, Transport("dctcp"), OPEN, engine="python", changes=changes, reroute=0)
+    assert run.run(until=10**9)
