@@ -165,11 +165,22 @@ def _seconds(picoseconds: int) -> str:
 
 def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(max(csv.field_size_limit(), _LINE))
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    read = 0
+
+    def single() -> Iterator[str]:
+        """Yields lines; a row ends with its line, so that a quote that never ends cannot take all the rest."""
+        for number, content in enumerate(io.StringIO(text), 1):
+            if number > read + 1:
+                raise InputError(path, f"line {number - 1}", "a quoted cell does not end in its line", "a row on each line")
+            if len(content) > _LINE:
+                raise InputError(path, f"line {number}", f"{len(content)} characters", f"up to {_LINE}")
+            yield content
+
+    reader = csv.reader(single(), strict=True)
     header: list[str] | None = None
     try:
         for row in reader:
-            line = reader.line_num
+            line = read = reader.line_num
             if not row or row[0].startswith("#"):
                 continue
             if header is None:

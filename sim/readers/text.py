@@ -19,8 +19,10 @@ LIMIT: Final = 64 << 20
 """Most bytes of a file, uncompressed, unless the caller says otherwise."""
 MAX_MESSAGES: Final = 2_000_000
 """Most messages that are made of one input."""
-MAX_WORDS: Final = 12_000_000
-"""Most words of a file; each takes some sixty bytes of memory."""
+MAX_MEMORY: Final = 1 << 30
+"""Most bytes that the words of a file may take, about; short ones take many times what they take in the file."""
+MAX_VALUES: Final = 16_000_000
+"""Most values of a JSON text."""
 PICOSECONDS: Final = 10**12
 MAX_TIME: Final = 10_000 * PICOSECONDS
 
@@ -28,6 +30,8 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
 _REAL: Final = re.compile(_NUMBER.pattern.replace("{1,2})?", "{1,3})?"), re.ASCII)
 _LINES: Final = re.compile(r"[^\n]*\n?")
+_LINE_COST: Final = 130
+_WORD_COST: Final = 58
 _SHOWN: Final = 60
 
 
@@ -84,12 +88,14 @@ def parse_json(source: str | Path, where: str, text: str) -> Any:
     """Returns what JSON text says, numbers with a point as floats.
 
     Raises:
-        InputError: It is not JSON, holds a number that is not finite, or is nested too deeply.
+        InputError: It is not JSON, holds a number that is not finite, or too many values, or is nested too deeply.
     """
 
     def refuse(word: str) -> NoReturn:
         raise ValueError(f"{word} is no number of JSON")
 
+    if text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
+        raise InputError(source, where, f"more than {MAX_VALUES} values", f"up to {MAX_VALUES}")
     try:
         return json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
@@ -184,9 +190,9 @@ def lines(path: str | Path, limit: int = LIMIT) -> list[Line]:
         words = match[0].split()
         if words and not words[0].startswith("#"):
             found.append(Line(str(path), index, tuple(words)))
-            total += len(words)
-            if total > MAX_WORDS:
-                raise InputError(path, f"line {index}", f"more than {MAX_WORDS} words so far", f"up to {MAX_WORDS} words")
+            total += _LINE_COST + _WORD_COST * len(words)
+            if total > MAX_MEMORY:
+                raise InputError(path, f"line {index}", f"too much: {len(found)} lines so far", "fewer lines and words")
     if not found:
         raise InputError(path, "(file)", "holds nothing", "a file with content")
     return found

@@ -102,6 +102,8 @@ ROW = "0,h0,c,100,0,0,,,,,,,"
             "message 1 waits, over others, for itself",
         ),
         ('source,destination,size_bytes\n"h0,c,5\n', "line 2", "unexpected end of data"),
+        ('source,destination,size_bytes\n"h0,c,5\nh0,c,5\n', "line 2", "a quoted cell does not end in its line"),
+        ("source,destination,size_bytes\n" + "," * (1 << 24) + "\n", "line 2", "16777217 characters"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, text, where, message):
