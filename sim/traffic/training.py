@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dlcp.tagging.classes import assign_classes
 from dlcp.workload import Workload
 from sim.traffic.collectives import COLLECTIVES
 from sim.traffic.job import Job
@@ -43,8 +44,6 @@ def training(
         pipelined: Whether forward passes begin before everything is reduced.
         pace: Slow ranks.
     """
-    from dlcp.tagging.layers import assign_classes
-
     collective = COLLECTIVES[algorithm]
     classes = assign_classes(workload.sizes(), job.policy.classes.count)
     parts = units(workload, schedule, bucket_bytes, chunk_bytes)

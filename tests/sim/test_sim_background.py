@@ -43,7 +43,10 @@ def test_the_distributions_are_the_published_ones():
 
 @pytest.mark.parametrize(
     ("name", "between", "of"),
-    [*itertools.product(["web-search", "storage"], ["hosts", "racks"], ["hosts", "bisection"]), ("data-mining", "hosts", "hosts")],
+    [
+        ("data-mining", "hosts", "hosts"),
+        *itertools.product(["web-search", "storage"], ["hosts", "racks"], ["hosts", "bisection"]),
+    ],
 )
 def test_the_load_is_offered(name, between, of):
     load = 0.4
