@@ -76,7 +76,12 @@ def cache_folder() -> Path:
     return base / "sim"
 
 
-def _llvm() -> Any:
+def load_llvm() -> Any:
+    """Returns LLVM.
+
+    Raises:
+        MissingPackage: llvmlite is not installed, or too old.
+    """
     try:
         llvm = import_module("llvmlite.binding")
         version = import_module("llvmlite").__version__
@@ -120,21 +125,28 @@ def digest(llvm: Any) -> str:
 
 def machine_code(llvm: Any) -> bytes:
     """Translates and compiles the engine; returns an object file."""
-    text = sim.translate.translate(MODULES, ENTRY)
+    return object_file(llvm, sim.translate.translate(MODULES, ENTRY))
+
+
+def object_file(llvm: Any, text: str) -> bytes:
+    """Compiles assembly text."""
     module = llvm.parse_assembly(text)
     module.verify()
     machine = _machine(llvm)
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    llvm.create_pass_builder(machine, options).getModulePassManager().run(module, llvm.create_pass_builder(machine, options))
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    builder.getModulePassManager().run(module, builder)
     code: bytes = machine.emit_object(module)
     return code
 
 
-def _kept(llvm: Any) -> bytes:
-    """Returns the machine code, from the cache if it is there."""
+def kept(llvm: Any) -> bytes:
+    """Returns the machine code, from the cache if it is there whole."""
     path = cache_folder() / f"{digest(llvm)}.o"
     try:
-        return path.read_bytes()
+        found = path.read_bytes()
+        # A digest of the code stands before it.
+        if hashlib.sha256(found[32:]).digest() == found[:32]:
+            return found[32:]
     except OSError:
         pass
     code = machine_code(llvm)
@@ -142,11 +154,19 @@ def _kept(llvm: Any) -> bytes:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Of several processes that compile at once, each puts a whole file in place.
         part = path.with_name(f"{path.name}.{os.getpid()}")
-        part.write_bytes(code)
+        part.write_bytes(hashlib.sha256(code).digest() + code)
         part.replace(path)
     except OSError:
         pass  # nowhere to keep it: it is compiled every time
     return code
+
+
+def linked(llvm: Any, code: bytes) -> Any:
+    """Loads an object file; returns what its functions are found by, and live as long as."""
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(llvm))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine
 
 
 @cache
@@ -156,16 +176,12 @@ def compiled() -> Callable[[int], int]:
     Raises:
         MissingPackage: llvmlite is not installed.
     """
-    llvm = _llvm()
-    code = _kept(llvm)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(llvm))
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
+    llvm = load_llvm()
+    engine = linked(llvm, kept(llvm))
     function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(engine.get_function_address(ENTRY))
 
     def run(address: int) -> int:
-        # The machine code lives as long as its engine.
-        assert engine is not None
+        assert engine is not None  # whose machine code it is
         return int(function(address))
 
     return run
@@ -176,4 +192,16 @@ def address_of(memory: NDArray[np.int64]) -> int:
     return int(memory.ctypes.data)
 
 
-__all__ = ["ENTRY", "MODULES", "address_of", "cache_folder", "compiled", "digest", "machine_code"]
+__all__ = [
+    "ENTRY",
+    "MODULES",
+    "address_of",
+    "cache_folder",
+    "compiled",
+    "digest",
+    "kept",
+    "linked",
+    "load_llvm",
+    "machine_code",
+    "object_file",
+]
