@@ -22,13 +22,13 @@ def digits() -> Task:
     data, model = load_digits(), DigitsNet(DIGITS_WIDTH)
     return Task(
         model=model,
-        optimizer=SGD(model.parameters(), lr=0.1, momentum=0.9),
+        optimizer=SGD(model.parameters(), lr=0.05, momentum=0.9),
         inputs=data.train_inputs,
         targets=data.train_targets,
         loss=loss_of,
         accuracy=lambda trained: evaluate_alone(trained, data)[1],
         batch_size=8,
-        epochs=5,
+        epochs=6,
         schedule=to_zero,
     )
 

@@ -100,7 +100,7 @@ def runs(count: int, rate: float, burst: float, random: np.random.Generator) -> 
             runs of lost and of kept packets alternate, both of geometric length (the model of Gilbert).
         random: Decides.
     """
-    if burst <= 1 or not 0 < rate < 1 or burst <= 1 / (1 - rate):
+    if not count or burst <= 1 or not 0 < rate < 1 or burst <= 1 / (1 - rate):
         return random.random(count) < rate
     leave, enter = 1 / burst, rate / (burst * (1 - rate))
     lost = bool(random.random() < rate)
