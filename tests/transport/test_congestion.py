@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from dlcp.policy import Policy
 from dlcp.transport.congestion import CongestionControl, FlowParameters, Sample, create, names, register
-from dlcp.transport.congestion.algorithms import UNMARKED_DELAY_NS, excess_loss
-from dlcp.transport.virtual import Weather
+from dlcp.transport.congestion.algorithms import excess_loss
 from dlcp.transport.virtual_link import LinkModel
 from dlcp.wire.header import HEADER_BYTES
 from tests.transport.rig import MS, Rig, policy_of
@@ -276,29 +275,6 @@ def test_incast_fills_the_link_and_not_the_buffer(algorithm, share):
     if share == 1.0:
         assert rig.net.fate["link_dropped"] == 0
         assert all(event.lost.size == 0 for event in rig.received().values())
-
-
-@pytest.mark.parametrize("flows", [1, 3])
-def test_where_switches_mark_nothing_the_queue_stays_short(flows):
-    """100 Mbit/s and a plain FIFO that holds a tenth of a second: full, but not for long, and not because it overflowed."""
-    model = LinkModel(12.5e6, 1_250_000, 1 << 40, priorities=False)
-    rig = Rig(world=flows + 1, stride=1400, link=model)
-    rig.net.weather = Weather(delay_ns=150_000, jitter_ns=100_000)
-    for _ in range(4):
-        for source in range(1, flows + 1):
-            rig.send(source, 0, 500_000)
-    begin = rig.now
-    rig.run()
-    rig.verify()
-    link = rig.net.links[0]
-    assert rig.now - begin < 1.2 * flows * 2e6 * (1400 + HEADER_BYTES) / 1400 / 12.5e6 * 1e9
-    assert rig.net.fate["link_dropped"] == 0
-    # The first round trips double the window beyond what fits; then it is milliseconds.
-    link.deepest = 0
-    for source in range(1, flows + 1):
-        rig.send(source, 0, 500_000)
-    rig.run()
-    assert link.deepest < 12.5e6 * 5 * UNMARKED_DELAY_NS / 1e9
 
 
 @pytest.mark.parametrize("name", ["dctcp", "delay"])

@@ -14,8 +14,6 @@ from dlcp.transport.congestion.base import CongestionControl, FlowParameters, Sa
 
 CHANCE_DEVIATIONS: Final = 4.0
 """Standard deviations by which losses must exceed the tolerated share before they are more than bad luck."""
-UNMARKED_DELAY_NS: Final = 4_000_000
-"""Queueing delay that is accepted where switches mark nothing."""
 LOSS_SAMPLE: Final = 64
 """Packets over which the share of lost ones is taken at least: a small window tells little about it in one round trip."""
 
@@ -89,43 +87,25 @@ class Dctcp(_Rounds):
     Loss below the tolerated share is no signal: a loss-bounded transport may lose that much for good.  Loss above it counts as
     marks, which keeps the algorithm safe on networks that never mark: with a share q lost, the window settles at 2 / q packets,
     as it does with a share q marked.
-
-    Where nothing has ever been marked, only a full queue would lose something, and until then it would make everyone wait: there
-    the queueing delay counts, once it is far beyond what a busy host explains.
     """
 
     def __init__(self, parameters: FlowParameters) -> None:
         super().__init__(parameters)
         self.alpha = 1.0
         self.threshold = math.inf
-        self._ever_marked = False
-        self._queueing: int | None = None
 
     def _every_feedback(self, sample: Sample) -> None:
-        self._ever_marked = self._ever_marked or sample.marked > 0
-        if sample.rtt is not None:
-            queueing = sample.rtt - sample.minimum_rtt
-            self._queueing = queueing if self._queueing is None else min(self._queueing, queueing)
         if self.window < self.threshold and sample.limited and not sample.marked:
             self.window = min(self.window + sample.delivered, max(self.threshold, self.window))
 
-    def _excess_delay(self, sample: Sample) -> float:
-        """Returns the share of the queueing delay that is too much, where switches do not say so themselves."""
-        queueing, self._queueing = self._queueing, None
-        if self._ever_marked or queueing is None:
-            return 0.0
-        allowed = max(self.parameters.target_delay_ns, UNMARKED_DELAY_NS, sample.minimum_rtt // 4)
-        return max(queueing - allowed, 0) / max(queueing, 1)
-
     def _end_of_round(self, sample: Sample, marked: float, excess: float, limited: bool) -> None:
-        late = self._excess_delay(sample)
-        share = min(max(marked, excess, late), 1.0)
+        share = min(max(marked, excess), 1.0)
         gain = self.parameters.gain
         self.alpha = (1 - gain) * self.alpha + gain * min(marked, 1.0)
         growing = self.window < self.threshold
         if share > 0:
             # Growing by doubling ends in a window of twice what the path takes.
-            self.window *= 1 - max(self.alpha if marked > 0 else 0.0, excess, late, 1.0 if growing else 0.0) / 2
+            self.window *= 1 - max(self.alpha if marked > 0 else 0.0, excess, 1.0 if growing else 0.0) / 2
             self.threshold = self.window
         if limited and (share > 0 or not growing):
             self.window += 1
