@@ -29,6 +29,8 @@ COLLECTIVES: Final = (
 )
 """By number of CollectiveCommType."""
 MAX_NODES: Final = 1_000_000
+MAX_EDGES: Final = 4_000_000
+"""Most dependencies in a file."""
 
 _SIGNED: Final = (7, 9)
 _UNSIGNED: Final = (11, 13)
@@ -106,6 +108,7 @@ def read_nodes(path: str | Path, limit: int = LIMIT, room: int = MAX_NODES) -> l
         raise InputError(path, "byte 0", "the file is empty", "a Chakra execution trace")
     nodes: list[Node] = []
     seen: dict[int, int] = {}
+    edges = 0
     for index, span in enumerate(delimited(str(path), data, "trace")):
         if index == 0:
             for entry in fields(span):  # versions and tool names; only their form is checked
@@ -117,6 +120,9 @@ def read_nodes(path: str | Path, limit: int = LIMIT, room: int = MAX_NODES) -> l
         if node.id in seen:
             raise node.error(f"the id is also that of the node at byte {seen[node.id]}", "an id of its own")
         seen[node.id] = span.begin
+        edges += len(node.after)
+        if edges > MAX_EDGES:
+            raise node.error(f"more than {MAX_EDGES} dependencies in the file", f"up to {MAX_EDGES}")
         nodes.append(node)
     for node in nodes:
         known = [other for other in dict.fromkeys(node.after) if other in seen]

@@ -13,6 +13,8 @@ VARINT: Final = 0
 FIXED64: Final = 1
 BYTES: Final = 2
 FIXED32: Final = 5
+MAX_PACKED: Final = 1_000_000
+"""Most numbers of a repeated field."""
 _LENGTHS: Final = {FIXED64: 8, FIXED32: 4}
 
 
@@ -142,6 +144,8 @@ def packed(field: Field, name: str) -> list[int]:
     while at < field.span.end:
         value, at = varint(field.span, at)
         values.append(value)
+        if len(values) > MAX_PACKED:
+            raise field.span.error(field.span.begin, f"more than {MAX_PACKED} {name}", f"up to {MAX_PACKED}")
     return values
 
 

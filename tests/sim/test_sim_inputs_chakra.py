@@ -151,6 +151,12 @@ def test_operations_take_time_if_their_speed_is_known(tmp_path):
     assert [m.delay for m in read_traces(files, flops=1e12).messages] == [2 * 10**6, 3 * 10**6]
 
 
+def test_a_node_cannot_wait_for_endlessly_many(tmp_path):
+    (file,) = write(tmp_path, [[node(1, COMPUTE, [0] * 1_000_001)]])
+    with pytest.raises(InputError, match="more than 1000000 dependencies"):
+        read_nodes(file)
+
+
 def test_ranks_are_those_of_the_names(tmp_path):
     files = write(tmp_path, [step(rank) for rank in range(11)])
     shuffled = [files[10], *files[:10]]
