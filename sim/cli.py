@@ -29,6 +29,7 @@ examples:
   dlcp sim run scenarios/permutation-144.toml               a summary
   dlcp sim run job.toml --out results/dlcp --seed 7         and a row for every message and every port
   dlcp sim run job.toml --set transport.name=dctcp --json > dctcp.json
+  dlcp sim run job.toml --set workload=vgg16 --set traffic.kind=training --set traffic.algorithm=hierarchical
   dlcp sim compare dctcp.json results/dlcp
   dlcp sim compare results/dlcp results/tcp --html compare.html
   dlcp sim bench --hosts 1024 --json | jq .packet_hops_per_cpu_s
@@ -159,7 +160,9 @@ def _bench(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result, indent=2))
         return 0
-    print(f"{result['hosts']} hosts, permutation over all paths, first call {result['first_call_s']} s")
+    print(
+        f"{result['hosts']} hosts, permutation over all paths, compiling {result['compile_cpu_s']} s, first call {result['first_call_cpu_s']} s"
+    )
     for name, found in result.items():
         if isinstance(found, dict):
             rate = found["packet_hops_per_cpu_s"] / 1e6
