@@ -160,9 +160,8 @@ def _bench(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result, indent=2))
         return 0
-    print(
-        f"{result['hosts']} hosts, permutation over all paths, compiling {result['compile_cpu_s']} s, first call {result['first_call_cpu_s']} s"
-    )
+    compiling, first = result["compile_cpu_s"], result["first_call_cpu_s"]
+    print(f"{result['hosts']} hosts, permutation over all paths, compiling {compiling} s, first call {first} s")
     for name, found in result.items():
         if isinstance(found, dict):
             rate = found["packet_hops_per_cpu_s"] / 1e6
