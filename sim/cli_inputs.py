@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sim.profile import Profile
 
 FORMATS: Final = ("hpcc", "htsim", "chakra", "astra", "kineto")
-TRANSPORTS: Final = ("dlcp", "tcp", "cubic", "dctcp", "ndp", "raw")
 
 _PROFILE_EPILOG: Final = """\
 MODULE:MODEL is an instance, a class, or a function without arguments; importing the module runs its code.
@@ -78,7 +77,7 @@ def add_parsers(verbs: _SubParsersAction[argparse.ArgumentParser]) -> None:
     read.add_argument("--rate", type=_quantity(Rate), default=Rate.parse("100 Gbit/s"), help="of a star's links (%(default)s)")
     read.add_argument("--delay", type=_quantity(Delay), default=Delay.parse("1 us"), help="of a star's links (%(default)s)")
     read.add_argument("--buffer", type=_quantity(Buffer), default=Buffer.parse("256 KiB"), help="of all queues (%(default)s)")
-    read.add_argument("--transport", choices=TRANSPORTS, default="dlcp", help="of the scenario (%(default)s)")
+    read.add_argument("--transport", metavar="NAME", default="dlcp", help="of the scenario (%(default)s)")
     read.add_argument("--ranks", type=int, metavar="N", help="astra, kineto: how many, where the file does not say")
     read.add_argument(
         "--model-parallel", type=int, metavar="N", help="astra: ranks that share a layer, where the file does not say"
@@ -196,9 +195,12 @@ def _profile_table(found: Profile, out: Path | None) -> Iterator[str]:
 
 def run_import(args: argparse.Namespace) -> int:
     """Reads files of other tools, and writes a scenario."""
+    from sim.flows import KINDS
     from sim.readers.load import Options, load
     from sim.readers.output import write
 
+    if args.transport not in KINDS:
+        raise ConfigError("--transport", "--transport", repr(args.transport), ", ".join(KINDS))
     for name in ("ranks", "model_parallel", "iterations"):
         value = getattr(args, name)
         if value is not None and not 1 <= value <= 65_000:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ topology = "topology.toml"
 {workload}limit = "100 s"
 
 [transport]
-name = "{transport}"
+name = "{transport}"{window}
 
 [traffic]
 {traffic}
@@ -57,7 +58,9 @@ def write(
         workload, traffic = 'workload = "workload.toml"\n', 'kind = "training"'
     elif found.messages:
         traffic = 'kind = "file"\nfile = "messages.csv"'
-    text = _SCENARIO.format(kind=kind, workload=workload, transport=transport, traffic=traffic)
+    # NDP sends its first window blindly and then only what is pulled: with less than a round trip holds it never fills a link.
+    window = f"\ninitial_window = {_round_trip(network)}" if transport == "ndp" else ""
+    text = _SCENARIO.format(kind=kind, workload=workload, transport=transport, window=window, traffic=traffic)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "topology.toml").write_text(network.to_toml(), encoding="utf-8")
@@ -76,6 +79,17 @@ def write(
         "bytes": sum(message.size for message in sent),
         "layers": len(found.workload.layers) if found.workload is not None else 0,
     }
+
+
+def _round_trip(network: Topology) -> int:
+    """Returns how many full packets are on their way, there and back, between the first and the last host; at least 10."""
+    hosts = network.graph.hosts
+    path = next(iter(network.routes.paths(hosts[0], hosts[-1])), ())
+    links = [network.link(arc) for arc in path]
+    if not links:
+        return 10
+    seconds = sum(2 * link.delay.seconds + link.rate.seconds(link.mtu) for link in links)
+    return min(max(math.ceil(seconds / links[0].rate.seconds(links[0].mtu)), 10), 65_535)
 
 
 def _network(found: Found, path: Path | None, rate: Rate, delay: Delay, buffer: Buffer) -> Topology:

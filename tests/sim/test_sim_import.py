@@ -108,6 +108,7 @@ def test_a_topology_of_ones_own(files, capsys):
         (["kineto", "rank0.json", "--limit", "100 B"], "has more than 100 bytes; accepted: up to 100 bytes, or a higher --limit"),
         (["kineto", "nowhere.json"], "cannot be read: No such file or directory"),
         (["chakra", "matrix.cm", "--flops", "0"], "--flops"),
+        (["htsim", "matrix.cm", "--transport", "sctp"], "--transport: 'sctp'; accepted: raw, tcp"),
     ],
 )
 def test_what_is_wrong_is_one_line(files, capsys, monkeypatch, arguments, message):
@@ -116,6 +117,13 @@ def test_what_is_wrong_is_one_line(files, capsys, monkeypatch, arguments, messag
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not (files / "out").exists()
+
+
+def test_the_first_window_of_ndp_is_what_a_round_trip_holds(files, capsys):
+    options = ["--rate", "100 Gbit/s", "--delay", "1 us", "--out", files / "out"]
+    assert run("import", "htsim", files / "matrix.cm", "--transport", "ndp", *options) == 0
+    # 4 us of propagation, 50 kB at this rate, and a packet that each of two links takes up.
+    assert read(files / "out" / "scenario.toml").transport.initial_window == 36
 
 
 def test_quantities_are_checked_by_the_parser(files, capsys):
