@@ -9,9 +9,11 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import dlcp.torch.reducer
 from dlcp.policy import Policy
 from dlcp.torch import DLCPState, dlcp_hook
-from tests.torch.fake import FakeCommunicator
+from dlcp.torch.staging import Stage
+from tests.torch.fake import AsideDevice, FakeCommunicator
 from tests.torch.ranks import run_ranks
 
 
@@ -44,8 +46,15 @@ def some_losses(number, rank, array):
     return cuts.reshape(-1, 2)
 
 
-def conserve(rank, world, ddp_options, branches, wrapper):
+def beside_the_training():
+    """Lets buckets take the way of those on a GPU, with the host in its place."""
+    dlcp.torch.reducer.stage_for = lambda device: Stage(AsideDevice())
+
+
+def conserve(rank, world, ddp_options, branches, wrapper, device):
     """Compares, by parameter, what all ranks contributed with what they got and still owe."""
+    if device:
+        beside_the_training()
     model = Whole(branches)
     local = copy.deepcopy(model)
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.0005, **ddp_options)
@@ -81,6 +90,7 @@ def conserve(rank, world, ddp_options, branches, wrapper):
     return {name: (given[name].numpy(), got[name].numpy(), owed[name].numpy()) for name in given}, buckets_in_pass, metrics
 
 
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize(
     ("ddp_options", "branches"),
     [
@@ -92,9 +102,9 @@ def conserve(rank, world, ddp_options, branches, wrapper):
     ],
     ids=["plain", "view", "static", "unused", "unused-view"],
 )
-def test_mass_is_conserved_to_the_last_bit_across_the_rebuild_of_buckets(ddp_options, branches):
+def test_mass_is_conserved_to_the_last_bit_across_the_rebuild_of_buckets(ddp_options, branches, device):
     """pytorch issue 51427: PowerSGD kept its memory by bucket, and mixed it up when DDP rebuilt them."""
-    (first, buckets, metrics), (second, *_) = run_ranks(conserve, ddp_options, branches, None)
+    (first, buckets, metrics), (second, *_) = run_ranks(conserve, ddp_options, branches, None, device)
     lost = 0
     for name, (given, got, owed) in first.items():
         np.testing.assert_array_equal(got, second[name][1], err_msg=f"{name}: replicas differ")
@@ -106,8 +116,10 @@ def test_mass_is_conserved_to_the_last_bit_across_the_rebuild_of_buckets(ddp_opt
         assert buckets[0] == 1 and buckets[-1] > 1, f"DDP did not rebuild its buckets: {buckets}"
 
 
-def owe_while_unused(rank, world):
+def owe_while_unused(rank, world, device):
     """Loses the whole gradient of a branch, then goes without the branch, then uses it again."""
+    if device:
+        beside_the_training()
     model = Whole(branches=True)
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
 
@@ -128,9 +140,10 @@ def owe_while_unused(rank, world):
     return trace
 
 
-def test_a_debt_waits_while_nobody_uses_its_parameter():
+@pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
+def test_a_debt_waits_while_nobody_uses_its_parameter(device):
     """DDP throws away what is reduced for a parameter that no rank has used, so that nothing may be added to it then."""
-    for trace in run_ranks(owe_while_unused):
+    for trace in run_ranks(owe_while_unused, device):
         assert trace[0] == (0.0, True), "all was lost"
         assert trace[1][1] and trace[2][1], "the debt was added to a gradient that DDP drops"
         single = trace[3][0]
