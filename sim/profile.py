@@ -132,7 +132,8 @@ def _summed(
             )
         )
     whole = [median(step.whole[part] for step in steps) for part in range(3)]
-    processor = f"{torch.get_num_threads()} threads of the CPU" if place.type == "cpu" else str(place)
+    threads = torch.get_num_threads()
+    processor = f"{threads} thread{'s' if threads > 1 else ''} of the CPU" if place.type == "cpu" else str(place)
     note = f"measured on {processor} with torch {torch.__version__}, median of {len(steps)} steps"
     optimizer = Delay(_NANOSECOND * whole[2] if optimized else 0)
     workload = Workload(name=name, batch=samples, optimizer=optimizer, note=note, layers=tuple(made))
