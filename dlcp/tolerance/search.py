@@ -7,8 +7,12 @@ its first seeds all lose far more than the margin.  That cannot make anything lo
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import ctypes
 import math
 import multiprocessing
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -22,6 +26,9 @@ from dlcp.tolerance.verdict import Verdict, judge
 EARLY_SEEDS: Final = 3
 EARLY_FACTOR: Final = 3
 """So many seeds that all lose so many times the margin refuse a loss without the others."""
+
+_PR_SET_PDEATHSIG: Final = 1
+"""See prctl(2)."""
 
 Progress = Callable[[int, int, float, str], None]
 """Called with runs done, runs there will be (an estimate), seconds left (an estimate), and what has been found."""
@@ -126,12 +133,21 @@ def search(plan: Plan, progress: Progress = lambda done, total, left, text: None
     if plan.jobs == 1:
         return _Search(plan, progress, _Here()).run()
     # Not forked: torch's threads do not survive that.
-    with ProcessPoolExecutor(plan.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(plan.jobs, mp_context=context, initializer=_die_with_parent, initargs=(os.getpid(),)) as pool:
         try:
             return _Search(plan, progress, pool).run()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _die_with_parent(parent: int) -> None:
+    """Ends this process when the one that started it is killed: it would wait for work for ever."""
+    with contextlib.suppress(OSError, AttributeError):  # other systems do without
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 class _Here(concurrent.futures.Executor):

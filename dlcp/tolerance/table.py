@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -18,9 +19,9 @@ def print_findings(found: dict[str, Any], policy: Path | None, console: Console 
         console: None for standard output.
     """
     console = console or Console()
-    table = Table(title=f"{found['task']}: largest loss that is tolerated", title_justify="left")
-    for name in ("what is lost", "compensation", "tolerated", "change there", "not tolerated", "change there "):
-        table.add_column(name, justify="left" if name in ("what is lost", "compensation") else "right")
+    table = Table(title=f"{found['task']}: largest loss that is tolerated", title_justify="left", box=SIMPLE)
+    for name in ("lost", "compensation", "tolerated", "change", "not", "change "):
+        table.add_column(name, justify="left" if name in ("lost", "compensation") else "right", no_wrap=True)
     for way in found["ways"]:
         cells = {cell["loss"]: cell for cell in way["cells"]}
         name = f"class {way['class']}" if way["kind"] == "class" else way["kind"]
@@ -34,7 +35,7 @@ def print_findings(found: dict[str, Any], policy: Path | None, console: Console 
             _change(bad),
         )
     console.print(table)
-    console.print("change: of the accuracy, in points, and how much worse it may be with confidence\n", highlight=False)
+    console.print("change of accuracy in points: mean, and how bad it may be with confidence; ?: these seeds cannot tell\n")
     for line in found["statement"]:
         console.print(line, highlight=False, soft_wrap=True)
     console.print(f"{found['runs']} runs in {found['seconds']:.0f} s", highlight=False)
@@ -51,7 +52,7 @@ def _change(cell: dict[str, Any] | None) -> str:
         return ""
     if cell["diverged"]:
         return "diverged"
-    words = f"{-100 * cell['mean_drop']:+.2f} (to {-100 * cell['upper']:+.2f})"
+    words = f"{-100 * cell['mean_drop']:+.2f} ({-100 * cell['upper']:+.2f})"
     return f"{words} ?" if cell["judgement"] == "unclear" else words
 
 
