@@ -132,18 +132,25 @@ class _Ranks:
 
 
 def _around(ranks: _Ranks, size: int, ready: Ready, reduced: int, gathered: int) -> list[list[int]]:
-    """Passes shares on around a ring: so many times adding one's own, then so many times as they are."""
+    """Passes shares on around a ring: so many times adding one's own, then so many times as they are.
+
+    A rank is through when it has every share of the second part, or else the last of the first.
+    """
     world = ranks.world
     before = [list(mine) for mine in ready]
+    done: list[list[int]] = [list(mine) for mine in ready]
     for step in range(reduced + gathered):
         sent = []
         for rank in range(world):
             part = (rank - step) % world
             length = size * (part + 1) // world - size * part // world
             sent.append(ranks.send(rank, (rank + 1) % world, length, before[rank]))
-        own = step < reduced
-        before = [[sent[(rank - 1) % world], *(ready[rank] if own else ())] for rank in range(world)]
-    return before
+        # What a rank sends next is what it has just received, once it takes part itself.
+        before = [[sent[(rank - 1) % world], *ready[rank]] for rank in range(world)]
+        for rank in range(world):
+            if step >= reduced:
+                done[rank].append(sent[(rank - 1) % world])
+    return done if gathered else before
 
 
 def _all_reduce(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
@@ -151,8 +158,7 @@ def _all_reduce(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[
 
 
 def _all_gather(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
-    done = _around(ranks, size, ready, 0, ranks.world - 1)
-    return [[*mine, *own] for mine, own in zip(done, ready, strict=True)]
+    return _around(ranks, size, ready, 0, ranks.world - 1)
 
 
 def _reduce_scatter(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int]]:
@@ -218,7 +224,7 @@ def _barrier(ranks: _Ranks, size: int, ready: Ready, root: int) -> list[list[int
     reach = 1
     while reach < world:
         sent = [ranks.send(rank, (rank + reach) % world, 1, before[rank]) for rank in range(world)]
-        before = [[sent[(rank - reach) % world], sent[rank]] for rank in range(world)]
+        before = [[sent[(rank - reach) % world], *before[rank]] for rank in range(world)]
         reach *= 2
     return before
 
