@@ -19,6 +19,7 @@ from dlcp.cli.main import SUBCOMMANDS, available
 from dlcp.topology import Topology
 from dlcp.workload import Workload
 from sim.scenario import Scenario
+from sim.sweep.grid import Grid
 from testbed.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -212,7 +213,8 @@ def test_descriptions_in_documents_are_accepted(path):
     )
     for block in re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
         values = tomllib.loads(block)
-        (Topology if "hosts" in values else described).from_dict(values, source=path.name)
+        kind = Topology if "hosts" in values else Grid if "grid" in values else described
+        kind.from_dict(values, source=path.name)
 
 
 @pytest.mark.parametrize("path", documents(), ids=identifier)
