@@ -10,7 +10,7 @@ from dlcp.policy import Policy
 from dlcp.topology import LeafSpine, Star, bisection
 from dlcp.units import Buffer, Rate
 from sim.engine.layout import F_END, F_MARKS, F_START, H_OPEN
-from sim.flows import Transport
+from sim.flows import KINDS, Transport
 from sim.messages import Gate, Message
 from sim.network import PICOSECONDS
 from sim.results import summarize
@@ -161,7 +161,7 @@ def test_every_message_keeps_to_its_transport():
         st.tuples(st.integers(1, 3), st.integers(1, 40_000), st.integers(0, 9), st.integers(0, 60)), min_size=1, max_size=12
     ),
     st.integers(1, 60_000),
-    st.sampled_from(["dctcp", "dlcp", "ndp", "raw"]),
+    st.sampled_from(sorted(KINDS)),
 )
 def test_no_more_than_the_credit_is_under_way_and_the_urgent_goes_first(plan, credit, transport):
     gate = Gate(credit)
