@@ -1,4 +1,4 @@
-"""The verbs of ``dlcp sim`` that work with results: report, compare, sweep, cosim."""
+"""The verbs of ``dlcp sim`` that work with results: report, compare, sweep, and cosim."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sim.cli_cosim import add_cosim, run_cosim
 from sim.memory import ENGINES
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def add_verbs(verbs: _SubParsersAction[argparse.ArgumentParser]) -> None:
     sweep.add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="machine code or Python (%(default)s)")
     sweep.add_argument("--json", action="store_true", help="the rows of all cells as one JSON document")
     sweep.add_argument("--quiet", action="store_true", help="no progress line")
+    add_cosim(verbs)
 
 
 def _sweep(args: argparse.Namespace) -> int:
@@ -132,6 +134,11 @@ def names(paths: list[Path]) -> list[str]:
     return found
 
 
-VERBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {"report": _report, "compare": _compare, "sweep": _sweep}
+VERBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
+    "report": _report,
+    "compare": _compare,
+    "sweep": _sweep,
+    "cosim": run_cosim,
+}
 
 __all__ = ["VERBS", "add_verbs", "names"]
