@@ -105,6 +105,7 @@ class Carriage:
                 with two settings at once.
         """
         network, memory = self._network, self._network.memory
+        stepwise = any(message.iteration for message in messages)
         carriers = [message.transport or self._transport for message in messages]
         flows = [memory.take(_words(carrier.name)) for carrier in carriers]
         for number, (at, message, carrier) in enumerate(zip(flows, messages, carriers, strict=True), self._count):
@@ -119,16 +120,16 @@ class Carriage:
                 _write_window(network, at, carrier, size)
                 if carrier.name in RATED:
                     write_rate(network, at, message, carrier)
-                self._write_own(at, message, carrier)
+                self._write_own(at, message, carrier, stepwise)
         self._count += len(flows)
         write_gates(network, flows, messages)
         write_waits(network, flows, messages)
         return flows
 
-    def _write_own(self, at: int, message: Message, transport: Transport) -> None:
+    def _write_own(self, at: int, message: Message, transport: Transport, stepwise: bool) -> None:
         if transport.name == "timeout":
             self._bounds = self._bounds or Bounds(self._network)
-            self._bounds.write(at, transport)
+            self._bounds.write(at, transport, stepwise and message.iteration < transport.warmup)
         elif transport.name == "pfabric":
             self._ranked = self._ranked or Ranked(self._network)
             self._ranked.write(at, message)

@@ -31,6 +31,7 @@ from sim.engine.layout import (
     V_RISE,
     V_SPEND,
     V_TARGET,
+    V_WARM,
 )
 from sim.engine.rate import WHOLE
 from sim.engine.window import ONE
@@ -62,8 +63,11 @@ class Bounds:
         self._network = network
         self._known: dict[tuple[int, int], int] = {}
 
-    def write(self, at: int, transport: Transport) -> None:
-        """Gives a message, whose packets are written already, its record, and tells which of its packets are the last percent."""
+    def write(self, at: int, transport: Transport, warm: bool) -> None:
+        """Gives a message, whose packets are written already, its record, and tells which of its packets are the last percent.
+
+        ``warm`` has it carried reliably whatever is known.
+        """
         memory = self._network.memory
         packets = memory[at + F_PACKETS]
         key = (packets.bit_length(), transport.deadline)
@@ -72,6 +76,7 @@ class Bounds:
             memory[place + L_BOUND] = transport.deadline
             memory[place + L_SHARE] = 10 * POINT
         memory[at + V_BOUND] = self._known[key]
+        memory[at + V_WARM] = int(warm and not transport.deadline)
         memory[at + V_LAST] = packets - max(packets // 100, 1)
 
 

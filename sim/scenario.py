@@ -49,6 +49,9 @@ class Carrier:
     deadline: str | Delay = setting(
         Auto(_TIME), default="auto", doc="How long a message of timeout may take; auto is what the first ones of its size take."
     )
+    warmup: int = setting(
+        Integer(0, 100_000, "steps"), default=1, doc="Training steps that timeout carries reliably to find out."
+    )
     host_times: float = setting(
         Number(0, 100, above=True),
         default=1.0,
@@ -179,6 +182,7 @@ class Scenario(Document):
             gain=policy.congestion.gain,
             trust_class=policy.switch.trust_dscp,
             scale=chosen.host_times,
+            warmup=chosen.warmup,
             deadline=0 if isinstance(chosen.deadline, str) else int(chosen.deadline),
         )
 

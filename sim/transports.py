@@ -73,6 +73,7 @@ class Transport:
         payload: Most payload bytes of a packet; 0 is what the MTU leaves.
         scale: Factor on every wait of DLCP's end hosts; 1 is the product on ordinary hosts.
         deadline: Of ``timeout``: how long a message may take, picoseconds; 0 is what the first ones show.
+        warmup: Of ``timeout``: training steps whose messages are carried reliably to find that out.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Transport:
     payload: int = 0
     scale: float = 1.0
     deadline: int = 0
+    warmup: int = 1
 
     @property
     def headers(self) -> int:

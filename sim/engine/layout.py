@@ -318,6 +318,7 @@ V_NAKED: Final = 90
 V_HIGHEST: Final = 91
 V_BOUND: Final = 92
 V_LAST: Final = 93
+V_WARM: Final = 94
 V_WORDS: Final = 96
 
 # What receivers with a deadline know of messages of about one size
@@ -326,7 +327,7 @@ L_BOUND: Final = 1
 L_EARLY: Final = 2
 L_SHARE: Final = 3
 L_SAMPLES: Final = 8
-L_WORDS: Final = 32
+L_WORDS: Final = 768
 
 # Pair: a rank and a peer, in one direction; its flow control, and what the peer counts
 R_FEEDBACK: Final = 0

@@ -173,11 +173,12 @@ def test_the_bound_is_what_the_first_messages_took():
     first, rest = run.flows[:20], run.flows[20:]
     took = sorted(run.memory[flow + F_END] - run.memory[flow + F_START] for flow in first)
     known = run.memory[run.flows[0] + V_BOUND]
-    assert run.memory[known + 1] == took[18]
+    bound = run.memory[known + 1]
+    assert took[18] <= bound <= took[18] * 17 / 16
     # Those were carried reliably, later ones not.
     assert sum(run.memory[flow + F_MISSING] for flow in first) == 0
     assert sum(run.memory[flow + F_MISSING] for flow in rest) > 0
-    assert max(run.memory[flow + F_END] - run.memory[flow + F_START] for flow in rest) <= took[18] + 1
+    assert max(run.memory[flow + F_END] - run.memory[flow + F_START] for flow in rest) <= bound + 1
 
 
 def test_the_last_packets_end_the_wait_early():
@@ -189,3 +190,16 @@ def test_the_last_packets_end_the_wait_early():
     incomplete = [flow for flow in run.flows[whole:] if run.memory[flow + F_MISSING]]
     assert len(incomplete) > 5
     assert max(run.memory[flow + F_END] - run.memory[flow + F_START] for flow in incomplete) < bound // 10
+
+
+def test_training_steps_are_carried_reliably_at_first():
+    messages = []
+    for step in range(5):
+        messages += rounds(5, 4, 100_000, gap=500 * US, iteration=step)
+        for message in messages[-20:]:
+            message.start += step * 4_000 * US
+    for warmup in (1, 3):
+        run = Simulation(star(5, 64, 0.01), messages, Transport("timeout", warmup=warmup), engine=ENGINE, seed=2)
+        assert run.run()
+        missing = [run.memory[flow + F_MISSING] for flow in run.flows]
+        assert sum(missing[: 20 * warmup]) == 0 < sum(missing[20 * warmup :])
