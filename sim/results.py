@@ -218,6 +218,7 @@ def summarize(simulation: Simulation) -> dict[str, Any]:
         },
         "collectives_s": spread(row["time_s"] for row in found) if trained else {"count": 0},
         "packets": {
+            "data": sum(row["packets"] for row in rows),
             "resent": sum(row["resent_packets"] for row in rows),
             "missing": sum(row["missing_packets"] for row in rows),
             "no_route": memory[H_NO_ROUTE],

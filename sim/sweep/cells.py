@@ -24,7 +24,7 @@ Task = dict[str, Any]
 Outcome = dict[str, Any]
 """``summary`` or ``error``, and ``cpu_s``."""
 
-_APART: Final = ("report", "sweep", "cosim", "readers")
+_APART: Final = ("report", "sweep", "cosim", "experiments", "readers")
 """What of the simulator has no part in what a run gives."""
 
 
