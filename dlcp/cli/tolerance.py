@@ -211,12 +211,15 @@ def _progress() -> Iterator[Callable[[int, int, float, str], None]]:
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None, left="")
+        said = 0
 
         def show(done: int, total: int, left_s: float, text: str) -> None:
             bar.update(task, completed=done, total=total, left=f"about {left_s:.0f} s left")
             if text:
                 bar.console.print(text, highlight=False, soft_wrap=True)
-            if not console.is_terminal and done % 20 == 0:
+            nonlocal said
+            if not console.is_terminal and done >= said + 20:
+                said = done
                 print(f"dlcp tolerance: {done} of about {total} runs, about {left_s:.0f} s left", file=sys.stderr, flush=True)
 
         yield show
