@@ -149,7 +149,9 @@ def described(summary: dict[str, Any]) -> Iterator[str]:
     for name, found in (("", summary), *summary["jobs"].items()):
         if times := found["steps_s"]:
             mean = sum(times) / len(times)
-            yield f"{name + ' ' if name else ''}steps: {len(times)}, mean {mean * 1e3:.6g} ms, longest {max(times) * 1e3:.6g} ms"
+            text = f"{name + ' ' if name else ''}steps: {len(times)}, mean {mean * 1e3:.6g} ms, longest {max(times) * 1e3:.6g} ms"
+            idle = found["exposed_s"]
+            yield text + (f", exposed communication {sum(idle) / len(idle) * 1e3:.6g} ms" if idle else "")
     yield "packets: " + ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in summary["packets"].items() if value)
 
 

@@ -43,11 +43,13 @@ def metrics(summary: dict[str, Any]) -> dict[str, float]:
         for part, columns in summary.get(group, {}).items():
             for column, values in columns.items():
                 found |= {f"{group}.{part}.{column}.{key}": value for key, value in values.items() if _is_number(value)}
-    for group in ("steps_s", "exposed_s"):
-        times = summary.get(group) or []
-        if times and all(map(_is_number, times)):
-            found[f"{group}.mean"] = sum(times) / len(times)
-            found[f"{group}.max"] = max(times)
+    jobs = summary.get("jobs") or {}
+    for name, part in (("", summary), *((f"jobs.{name}.", part) for name, part in jobs.items())):
+        for group in ("steps_s", "exposed_s"):
+            times = part.get(group) or []
+            if times and all(map(_is_number, times)):
+                found[f"{name}{group}.mean"] = sum(times) / len(times)
+                found[f"{name}{group}.max"] = max(times)
     for name, job in summary.get("jobs", {}).items():
         if times := job["steps_s"]:
             found[f"jobs.{name}.steps_s.mean"] = sum(times) / len(times)

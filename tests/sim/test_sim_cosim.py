@@ -51,6 +51,15 @@ share = 0.2
 """
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """These models are small: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def scenario(tmp_path):
     """Returns a function that writes a scenario for a small digits model and returns its file."""
@@ -76,7 +85,7 @@ def trainer(path, *changes, dtype="float64", compensation="error-feedback", **op
     scenario = read(path, changes)
     workload = Workload.from_toml(path.parent / "model.toml")
     network = Network(scenario, path.parent, workload, engine=ENGINE, chunk=3, warmup=0, most=6)
-    task = Task(Options(width=WIDTH, dtype=dtype, epochs=1, batch_size=20, **options))
+    task = Task(Options(width=WIDTH, dtype=dtype, epochs=1, batch_size=70, **options))
     return Trainer(task, network, workload, scenario.traffic.algorithm, compensation)
 
 
@@ -299,7 +308,7 @@ def test_no_gradient_is_lost_unaccounted_for(scenario, algorithm, compensation):
         missing += sum(int(mask.sum()) for mask in step.missing.values())
         assert compensation == "error-feedback" or before == [None] * len(before)
     ledger = made.ledger
-    assert missing > 3
+    assert missing > 0
     kept = ledger.owed if compensation == "error-feedback" else ledger.forgotten
     assert kept != 0 and ledger.contributed == pytest.approx(ledger.delivered + kept, rel=1e-9, abs=1e-9)
     assert ledger.owed == pytest.approx(sum(owed.sum() for owed in made._owed if owed is not None), abs=1e-9)
@@ -325,14 +334,14 @@ def test_training_repeats_steps_when_it_is_longer_than_the_simulation(scenario):
 
 
 def test_candidates_are_compared_over_simulated_time(scenario, tmp_path, capsys):
-    arguments = ["sim", "cosim", str(scenario()), "--engine", ENGINE, "--quiet", "--width", str(WIDTH), "--batch-size", "60"]
-    arguments += ["--epochs", "2", "--chunk", "3", "--simulated", "4", "--out", str(tmp_path / "out"), "--target", "0.05"]
+    arguments = ["sim", "cosim", str(scenario()), "--engine", ENGINE, "--quiet", "--width", str(WIDTH), "--batch-size", "70"]
+    arguments += ["--epochs", "1", "--chunk", "3", "--simulated", "4", "--out", str(tmp_path / "out"), "--target", "0.05"]
     assert main([*arguments, "--transport", "dlcp", "--transport", "dctcp", "--transport", "tcp", "--json"]) == 0
     found = {each["candidate"]: each for each in json.loads(capsys.readouterr().out)}
     assert found["tcp"]["same_as"] == "dctcp" and found["tcp"]["accuracy"] == found["dctcp"]["accuracy"]
     assert found["dlcp"]["missing_share"] > 0 == found["dctcp"]["missing_share"]
     assert found["tcp"]["time_s"] != found["dctcp"]["time_s"]
-    assert found["dlcp"]["steps"] == 2 * (1437 // 240) and found["dlcp"]["simulated_steps"] == 4
+    assert found["dlcp"]["steps"] == 1437 // 280 and found["dlcp"]["simulated_steps"] == 4
     with (tmp_path / "out" / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == sum(each["steps"] for each in found.values())
@@ -343,9 +352,9 @@ def test_candidates_are_compared_over_simulated_time(scenario, tmp_path, capsys)
         assert each["time_to_accuracy_s"]["0.05"] == (reached[0] if reached else None)
     page = (tmp_path / "out" / "cosim.html").read_text()
     assert all(f'id="{key}"' in page for key in ("accuracy", "loss", "residual", "missing"))
-    before = (tmp_path / "out" / "curves.csv").read_bytes()
-    assert main([*arguments, "--transport", "dlcp", "--transport", "dctcp", "--transport", "tcp"]) == 0
-    assert (tmp_path / "out" / "curves.csv").read_bytes() == before, "the same once more"
+    assert main([*arguments, "--transport", "dlcp"]) == 0
+    with (tmp_path / "out" / "curves.csv").open() as file:
+        assert list(csv.DictReader(file)) == [row for row in rows if row["candidate"] == "dlcp"], "the same once more"
 
 
 @pytest.mark.parametrize(
