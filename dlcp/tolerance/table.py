@@ -19,7 +19,8 @@ def print_findings(found: dict[str, Any], policy: Path | None, console: Console 
         console: None for standard output.
     """
     console = console or Console()
-    table = Table(title=f"{found['task']}: largest loss that is tolerated", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    title = f"{found['task']}: largest loss that is tolerated"
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for name in ("lost", "compensation", "tolerated", "change", "not", "change "):
         table.add_column(name, justify="left" if name in ("lost", "compensation") else "right", no_wrap=True)
     for way in found["ways"]:
