@@ -59,6 +59,8 @@ from sim.engine.layout import (
     S_HEAP,
     S_WORDS,
     SPRAY_SHIFT,
+)
+from sim.engine.layout_rates import (
     V_WORDS,
 )
 from sim.engine.loop import begin

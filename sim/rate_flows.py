@@ -18,6 +18,8 @@ from sim.engine.layout import (
     K_DECAY,
     K_RISE,
     K_SPEND,
+)
+from sim.engine.layout_rates import (
     L_BOUND,
     L_SHARE,
     L_WORDS,

@@ -20,19 +20,21 @@ from sim.engine.layout import (
     F_PACKETS,
     F_START,
     F_TO,
+    N_SENDERS,
+    P_SEQ,
+    TIMEOUT,
+    WARMUP,
+)
+from sim.engine.layout_rates import (
     L_BOUND,
     L_COUNT,
     L_EARLY,
     L_SAMPLES,
     L_SHARE,
-    N_SENDERS,
-    P_SEQ,
-    TIMEOUT,
     V_BOUND,
     V_DEADLINE,
     V_LAST,
     V_WARM,
-    WARMUP,
 )
 from sim.engine.ports import give_packet
 from sim.engine.rate import end_rate

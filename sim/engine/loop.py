@@ -102,11 +102,13 @@ from sim.engine.layout import (
     ROCE,
     STATUS,
     TIMEOUT,
+    WARMUP,
+)
+from sim.engine.layout_rates import (
     V_DEADLINE,
     V_DECAY,
     V_RISE,
     V_SPEND,
-    WARMUP,
 )
 from sim.engine.ndp import next_pull, on_answer, on_ndp_timeout, on_pull, pull_arc, want_pull
 from sim.engine.pause import refresh, set_paused

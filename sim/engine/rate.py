@@ -27,6 +27,8 @@ from sim.engine.layout import (
     SIZE_SHIFT,
     T_WANTED,
     TIMEOUT,
+)
+from sim.engine.layout_rates import (
     V_ALPHA,
     V_BY_BYTES,
     V_BY_TIME,

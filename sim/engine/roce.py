@@ -35,6 +35,8 @@ from sim.engine.layout import (
     P_SEQ,
     P_TO,
     SIZE_SHIFT,
+)
+from sim.engine.layout_rates import (
     V_EXPECTED,
     V_NAKED,
     V_NOTICED,

@@ -18,6 +18,8 @@ from sim.engine.layout import (
     F_PACKETS,
     F_RESENT,
     F_START,
+)
+from sim.engine.layout_rates import (
     V_ALPHA,
     V_BOUND,
     V_LINE,
