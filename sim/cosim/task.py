@@ -106,26 +106,24 @@ def layout_of(model: nn.Module, workload: Workload, parts: Sequence[Unit]) -> li
     Raises:
         ConfigError: The workload is not that of the model.
     """
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    by_module: dict[str, list[str]] = {}
-    for name in sizes:
-        by_module.setdefault(name.rpartition(".")[0], []).append(name)
-    free = dict(by_module)
+    free = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    root = type(model).__name__
     found: list[list[str]] = [[] for _ in workload.layers]
     for index, layer in enumerate(workload.layers):
-        if not layer.elements:
-            continue
-        module = layer.name if layer.name in free else next(
-            (each for each, names in free.items() if layer.name in (*names, f"({each})")), ""
-        )  # fmt: skip
-        names = free.pop(module, [])
-        if sum(sizes[name] for name in names) != layer.elements:
-            mine = f"{sum(sizes[name] for name in names)} elements" if names else "no parameters"
+        own = [name for name in free if name.rpartition(".")[0] == ("" if layer.name == root else layer.name)]
+        below = [name for name in free if name.startswith(f"{layer.name}.")]
+        names = next((each for each in (own, below) if sum(free[name] for name in each) == layer.elements), None)
+        if names is None:
+            mine = sum(free[name] for name in below or own)
             raise ConfigError(
-                "<workload>", f"layers[{index}]", f"{layer.name!r} has {layer.elements} elements, in the model {mine}",
+                "<workload>",
+                f"layers[{index}]",
+                f"{layer.name!r} has {layer.elements} elements, in the model {mine or 'none'}",
                 "the workload of the task's model, as dlcp sim profile writes it",
-            )  # fmt: skip
+            )
         found[index] = names
+        for name in names:
+            del free[name]
     if free:
         raise ConfigError("<workload>", "layers", f"{', '.join(sorted(free))} of the model are missing", "all of its layers")
     return [[name for layer in part.layers for name in found[layer]] for part in parts]

@@ -17,10 +17,12 @@ from dlcp.workload import Workload
 from sim.cosim.network import Network, missing_packets
 from sim.cosim.plan import ALGORITHMS, Collective, Piece, understood, ways
 from sim.cosim.reduce import Layout, all_reduce
-from sim.cosim.task import Options, Task
+from sim.cosim.task import Options, Task, flat, layout_of, put
 from sim.cosim.train import Trainer
 from sim.scenario_file import read
 from sim.traffic.primitives import cut
+from sim.traffic.units import buckets, by_layer
+from tests.conftest import ROOT
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -408,3 +410,19 @@ def test_ranks_share_out_the_data_without_overlap(world, batch_size, seed):
     with pytest.raises(ConfigError, match="batch-size"):
         task.options = Options(batch_size=1437)
         list(task.batches(world))
+
+
+@pytest.mark.parametrize(("task", "file"), [("digits", "workloads/digits.toml"), ("charlm", "scenarios/workloads/charlm.toml")])
+def test_workloads_that_come_along_are_those_of_the_tasks(task, file):
+    model = Task(Options(task=task, text_bytes=5000)).model
+    workload = Workload.from_toml(ROOT / file)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    for parts in (buckets(workload, 256 << 10), by_layer(workload, 0)):
+        groups = layout_of(model, workload, parts)
+        assert sorted(name for names in groups for name in names) == sorted(sizes)
+        for names, part in zip(groups, parts, strict=True):
+            assert 4 * sum(sizes[name] for name in names) == sum(part.sizes)
+    model.zero_grad()
+    arrays = [np.arange(4 * sum(part.sizes) // 16, dtype=np.float32) for part in parts]
+    put(model, groups, arrays)
+    assert all(np.array_equal(a, b) for a, b in zip(flat(model, groups), arrays, strict=True))
