@@ -46,13 +46,14 @@ class Declaration(Document):
     name: str = required(_TEXT, doc="Title of the figure.")
     axes: tuple[Axis, ...] = required(Items(Record(Axis), 1, 6), doc="In the order of the grid: its keys, then its tables.")
     columns: tuple[Column, ...] = required(Items(Record(Column), 1, 20), doc="Of the table.")
-    ranks: tuple[int, ...] = setting(Items(Integer(2, 65_535), 0, 1000), default=(), doc="For each name of the first axis.")
-    pairs: tuple[str, ...] = setting(Items(_TEXT, 0, 20), default=(), doc="Names of the last axis that let pairs of ranks sum.")
+    ranks: tuple[int, ...] = setting(
+        Items(Integer(2, 65_535), 0, 1000), default=(), doc="How many ranks sum together, for each name of the last axis."
+    )
 
     def check(self) -> None:
         """Refuses a bandwidth of nobody knows how many ranks, and headings that stand twice."""
-        if any(column.bus for column in self.columns) and len(self.ranks) != len(self.axes[0].names):
-            raise refuse("ranks", f"{len(self.ranks)} numbers for {len(self.axes[0].names)} names", "one for each")
+        if any(column.bus for column in self.columns) and len(self.ranks) != len(self.axes[-1].names):
+            raise refuse("ranks", f"{len(self.ranks)} numbers for {len(self.axes[-1].names)} names", "one for each")
         headings = [*(axis.heading for axis in self.axes), *(column.heading for column in self.columns)]
         if len(set(headings)) != len(headings):
             raise refuse("columns", "a heading stands twice", "a heading of its own for each")

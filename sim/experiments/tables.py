@@ -55,8 +55,7 @@ def _number(declaration: Declaration, column: Column, row: dict[str, Any], at: S
         return None
     found = float(column.factor * over / value if column.inverse else column.factor * value / over)
     if column.bus:
-        pairs = declaration.axes[-1].names[at[-1]] in declaration.pairs
-        ranks = 2 if pairs else declaration.ranks[at[0]]
+        ranks = declaration.ranks[at[-1]]
         found *= 2 * (ranks - 1) / ranks
     return float(f"{found:.6g}")
 
