@@ -57,7 +57,7 @@ def queues(run: Run) -> Figure:
     deepest = sorted(ports, key=lambda key: (-max(row["queue_bytes"] for row in ports[key]), key))[:SHOWN]
     if not deepest:
         return Figure("queues", title, "", empty="Nothing waited at any sample.")
-    samples = max(round(run.summary["now_s"] / interval), 1)
+    samples = max(round(run.summary.get("now_s", 0.0) / interval), 1)
     curves, cells = [], []
     for place, key in enumerate(deepest):
         rows = ports[key]

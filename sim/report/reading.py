@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dlcp.errors import ConfigError
 from sim.compare import load
+from sim.output import TABLES
 
 TEXT: Final = frozenset(
     (
@@ -82,7 +83,11 @@ class Run:
             if path is not None and path.is_file():
                 try:
                     with path.open(newline="", encoding="utf-8") as file:
-                        return _from_csv(file, path) if suffix == "csv" else _from_jsonl(file, path)
+                        columns = _from_csv(file, path) if suffix == "csv" else _from_jsonl(file, path)
+                    lacking = [column for column in TABLES[name] if columns and column not in columns]
+                    if lacking:
+                        raise ConfigError(path, lacking[0], "missing", "a table of this version of dlcp sim run")
+                    return columns
                 except (UnicodeDecodeError, csv.Error) as error:
                     raise ConfigError(path, "(file)", f"cannot be read: {error}", "a table of dlcp sim run") from None
         return {}

@@ -261,6 +261,7 @@ def test_json_lines_say_the_same_as_csv(tmp_path):
         ("messages.jsonl", '{"class": 1}\n{"klass": 1}\n', "line 2"),
         ("messages.jsonl", "[]\n", "other columns"),
         ("messages.jsonl", '{"source": 3}\n', "source is 3"),
+        ("ports.csv", "node,port\ns0,1\n", "ports.csv: peer: missing"),
     ],
 )
 def test_a_broken_table_is_an_error_that_says_where(tmp_path, capsys, name, text, says):
