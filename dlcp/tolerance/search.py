@@ -134,10 +134,14 @@ def search(plan: Plan, progress: Progress = lambda done, total, left, text: None
         return _Search(plan, progress, _Here()).run()
     # Not forked: torch's threads do not survive that.
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(plan.jobs, mp_context=context, initializer=_die_with_parent, initargs=(os.getpid(),)) as pool:
         try:
             return _Search(plan, progress, pool).run()
         except BaseException:
+            # A run may take minutes: nobody waits for those that are under way.
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -146,6 +150,7 @@ def _die_with_parent(parent: int) -> None:
     """Ends this process when the one that started it is killed: it would wait for work for ever."""
     with contextlib.suppress(OSError, AttributeError):  # other systems do without
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and sees to the end of this one
     if os.getppid() != parent:
         os._exit(1)
 
