@@ -223,7 +223,7 @@ def adapt(rank, world):
         (model(x) * weights).sum().backward()
         return state.metrics()["hook"]["bound"]
 
-    found = [step(True) for _ in range(24)]
+    found = [step(True) for _ in range(32)]
     events = list(state.events)
     buffer = io.BytesIO()
     torch.save(state.state_dict(), buffer)
