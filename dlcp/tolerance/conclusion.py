@@ -44,7 +44,7 @@ def conclude(plan: Plan, found: Findings) -> Bounds:
     push = min(candidates.values(), default=0.0)
     # No list, no bound: the policy's limit is half of a contribution.
     push = min(push, 0.5)
-    limit = min(candidates, key=lambda name: candidates[name], default="nothing was tested")
+    limit = min(candidates, key=lambda name: candidates[name], default="neither tagged nor uneven having been tried")
     if ("tagged", 0) in own and own["tagged", 0].high == len(own["tagged", 0].cells) and limit == "loss at all ranks":
         limit = "the largest loss that was tried"
     classes = {number: c.tolerated for (kind, number), c in own.items() if kind == "class"}

@@ -51,7 +51,7 @@ class Outcome:
         diverged: A parameter is infinite or no number.
         packets: Packets that travelled.
         lost: Those that got lost.
-        classes: Classes that packets had.
+        classes: Classes that droppable packets had.
     """
 
     accuracy: float
@@ -90,7 +90,7 @@ def train(run: Run) -> Outcome:
             job.give(job.reduce(gradients))
             task.optimizer.step()
     job.close()
-    classes = tuple(sorted({job.classes.of(name) for name in job.layout.names}))
+    classes = tuple(sorted(job.hub.classes))
     diverged = not all(bool(torch.isfinite(parameter).all()) for parameter in task.model.parameters())
     accuracy = math.nan if diverged else _accuracy(task)
     diverged = diverged or not math.isfinite(accuracy)

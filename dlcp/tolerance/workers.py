@@ -44,6 +44,8 @@ class Hub:
     Attributes:
         packets: Packets that travelled so far.
         lost: Those of them that got lost.
+        classes: Classes of droppable packets that travelled.  A parameter smaller than a packet may have a class that no packet
+            has: packets have the most urgent class of what they hold.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Hub:
         self.stride = policy.payload_bytes(policy.wire.datagram_mtu(ETHERNET_MTU))
         self.packets = 0
         self.lost = 0
+        self.classes: set[int] = set()
         self._loss = loss
         self._edges = edges
         self._random = random
@@ -93,6 +96,7 @@ class Hub:
         for part in plan.shard(rank):
             travels[part.packets] = False
         self.packets += int(np.count_nonzero(travels))
+        self.classes.update(np.unique(tags[travels & (tags & 1 == 0)] >> 1).tolist())
         if self._loss is None:
             return np.zeros(0, np.int64)
         scores = np.zeros(0, np.float32)
