@@ -70,7 +70,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add("task", metavar="TASK", help="MODULE:FUNCTION, for example examples.train:digits")
     default = ",".join(f"{loss:g}" for loss in _LOSSES)
     add("--losses", type=_losses, metavar="P,P,...", help=f"shares of packets to try, above 0 to 0.5 (default {default})")
-    add("--seeds", type=whole(2, 1000), metavar="N", help="pairs of runs for each loss (default 5)")
+    add("--seeds", type=whole(2, 1000), metavar="N", help="pairs of runs for each loss (default 4)")
     add(
         "--compensation",
         type=_compensations,
@@ -78,8 +78,13 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="residual, zero, rescale (default all; with --quick the policy's). tagged and uneven are tried with each, the other "
         "ways with the policy's, or the first of these if that is not among them",
     )
-    add("--ways", type=_ways, default=_WAYS, metavar="W,W,...", help=f"ways of losing (default {','.join(_WAYS)})")
-    add("--full", action="store_true", help="try all ways with each compensation")
+    add(
+        "--ways",
+        type=_ways,
+        metavar="W,W,...",
+        help=f"of {','.join(_WAYS)} (default all but random; --quick: the first two, largest)",
+    )
+    add("--full", action="store_true", help="try every one of --ways with each compensation")
     add("--ranks", type=whole(2, 1024), default=4, metavar="N", help="virtual ranks (default 4)")
     add("--epochs", type=whole(1, 100_000), metavar="N", help="passes over the data (default: the task's)")
     add("--batch-size", type=whole(1, 1 << 20), metavar="N", help="samples of a rank in a step (default: the task's)")
@@ -130,7 +135,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     wanted = policy.loss.compensation
     compensations = args.compensation or ((wanted,) if args.quick else tuple(dict.fromkeys(_NAMES.values())))
     kept = wanted if wanted in compensations else compensations[0]
-    ways = tuple(way for way in args.ways if not (args.quick and args.ways is _WAYS and way in ("random", "smallest", "class")))
+    ways = args.ways or (("tagged", "uneven", "largest") if args.quick else tuple(way for way in _WAYS if way != "random"))
     each = ways if args.full else tuple(way for way in ways if way in ("tagged", "uneven"))
     return Plan(
         base=Run(
@@ -144,7 +149,7 @@ def _plan(args: argparse.Namespace) -> Plan:
             batch_size=args.batch_size,
         ),
         losses=args.losses or (_QUICK_LOSSES if args.quick else _LOSSES),
-        seeds=args.seeds or (3 if args.quick else 5),
+        seeds=args.seeds or (3 if args.quick else 4),
         margin=args.margin,
         confidence=args.confidence,
         kinds=each,
