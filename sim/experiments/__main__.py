@@ -26,10 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", choices=NAMES, help="which")
     parser.add_argument("--out", type=Path, help="folder of the sweep, with all its numbers (sweep-NAME)")
     parser.add_argument("--jobs", type=int, default=0, help="processes at once (one a core)")
+    parser.add_argument("--redraw", action="store_true", help="only write figure and table of the results that are there")
     parser.add_argument("--quiet", action="store_true", help="no progress line")
     options = parser.parse_args(arguments)
     line = Line(quiet=options.quiet)
     try:
+        if options.redraw:
+            declaration = Declaration.from_toml(ROOT / options.name / "experiment.toml")
+            show(ROOT / options.name, declaration, tables.read(ROOT / options.name / "results.csv", declaration))
+            return 0
         return run(ROOT / options.name, options.out or Path(f"sweep-{options.name}"), options.jobs, line)
     except DLCPError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -44,13 +49,18 @@ def run(folder: Path, out: Path, jobs: int, line: Line) -> int:
     swept = sweep(folder / "grid.toml", out, jobs=jobs, report=line.show)
     found = tables.results(declaration, swept.grid, swept.rows)
     tables.write(folder / "results.csv", found)
-    (folder / "figure.svg").write_text(figure.draw(declaration, found), encoding="utf-8")
-    readme = folder / "README.md"
-    table = tables.markdown(declaration, found)
-    readme.write_text(tables.replace(readme.read_text(encoding="utf-8"), table), encoding="utf-8")
+    table = show(folder, declaration, found)
     spent = sum(row["cpu_s"] or 0.0 for row in swept.rows)
     print(f"{len(found)} cells, {swept.count('done')} done, {spent:.0f} s of CPU time\n{table}")
     return int(swept.count("done") < len(found))
+
+
+def show(folder: Path, declaration: Declaration, found: Sequence[tables.Result]) -> str:
+    """Writes the figure, and the table into the README; returns the table."""
+    (folder / "figure.svg").write_text(figure.draw(declaration, found), encoding="utf-8")
+    readme, table = folder / "README.md", tables.markdown(declaration, found)
+    readme.write_text(tables.replace(readme.read_text(encoding="utf-8"), table), encoding="utf-8")
+    return table
 
 
 if __name__ == "__main__":

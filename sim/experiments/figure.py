@@ -39,18 +39,24 @@ def draw(declaration: Declaration, found: Sequence[Result]) -> str:
 def _panel(declaration: Declaration, found: Sequence[Result], column: Column, top: int) -> tuple[list[str], int]:
     made = groups(declaration, found)
     most = max((each for rows in made.values() for each in values(rows, column)), default=0.0) or 1.0
-    scale = (WIDTH - LEFT - END) / most
+    room = WIDTH - LEFT - END
+    scale = room / most
     parts = [f'<text x="12" y="{top + 18}" font-weight="600">{escape(column.heading)}</text>']
     y, before = top + 28, None
     last = declaration.axes[-1].names
     for names, rows in made.items():
         if names[:-1] != before:
             before = names[:-1]
+            own = max((each for name, rows in made.items() if name[:-1] == before for each in values(rows, column)), default=0.0)
+            # Bars that nobody could tell apart get a scale of their own.
+            small = 0 < own < most / 20
+            scale = room / (own if small else most)
             if before:
                 y += GAP
-                parts.append(f'<text x="12" y="{y + 12}" fill="#59626e">{escape(", ".join(before))}</text>')
+                says = ", ".join(before) + (" (scale of its own)" if small else "")
+                parts.append(f'<text x="12" y="{y + 12}" fill="#59626e">{escape(says)}</text>')
                 y += BAR + 2
-        these, middle = values(rows, column), y + BAR / 2
+        these, middle = values(made[names], column), y + BAR / 2
         parts.append(f'<text x="{LEFT - 8}" y="{middle + 4:.1f}" text-anchor="end">{escape(names[-1])}</text>')
         if these:
             median = statistics.median(these)

@@ -150,3 +150,17 @@ def test_the_command_tells_what_is_wrong(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "ROOT", tmp_path)
     assert command.main(["mechanisms", "--out", str(tmp_path / "out"), "--quiet"]) == 2
     assert "axes" in capsys.readouterr().err
+
+
+def test_results_are_drawn_again(tmp_path, monkeypatch):
+    shutil.copytree(command.ROOT / "ds-sync", tmp_path / "ds-sync")
+    folder = tmp_path / "ds-sync"
+    before = {name: (folder / name).read_text() for name in ("README.md", "figure.svg", "results.csv")}
+    (folder / "figure.svg").unlink()
+    (folder / "README.md").write_text(f"{tables.BEGIN}{tables.END}")
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    assert command.main(["ds-sync", "--redraw"]) == 0
+    assert (folder / "figure.svg").read_text() == before["figure.svg"]
+    assert (folder / "results.csv").read_text() == before["results.csv"]
+    table = before["README.md"].partition(tables.BEGIN)[2].partition(tables.END)[0]
+    assert (folder / "README.md").read_text() == f"{tables.BEGIN}{table}{tables.END}"
