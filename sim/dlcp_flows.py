@@ -16,6 +16,7 @@ from dlcp.transport.peer import (
     MIN_FEEDBACK_DELAY_NS,
     PACING_QUANTUM_NS,
 )
+from dlcp.wire.header import HEADER_BYTES, HELLO_BODY
 from sim.engine.dlcp_rules import MOST_PATIENCE
 from sim.engine.dlcp_window import PACKET, SHARE
 from sim.engine.layout import (
@@ -47,7 +48,10 @@ from sim.engine.layout import (
     R_PATIENCE,
     R_PING,
     R_REVERSE,
+    R_RTTMIN,
+    R_RTTVAR,
     R_SPRAY,
+    R_SRTT,
     R_THRESHOLD,
     R_TO,
     R_WINDOW,
@@ -73,9 +77,12 @@ from sim.engine.layout import (
 from sim.engine.words import mix
 from sim.memory import Memory
 from sim.messages import Message
-from sim.network import Network
+from sim.network import ETHERNET_BYTES, Network
+from sim.transports import UDP_HEADERS, round_trip
 
 NANOSECOND: Final = 1000
+GREETING_BYTES: Final = ETHERNET_BYTES + UDP_HEADERS + HEADER_BYTES + HELLO_BODY.size
+"""A short HELLO on the wire."""
 
 
 def write_rules(memory: Memory, policy: Policy, packet_bytes: int, scale: float) -> None:
@@ -126,10 +133,9 @@ class Pairs:
         found = self._pairs.get((source, destination))
         if found is None:
             found = self._pairs[source, destination] = self._make(source, destination)
-            back = self._pairs.get((destination, source))
-            if back is not None:
-                memory = self._network.memory
-                memory[found + R_REVERSE], memory[back + R_REVERSE] = back, found
+            back = self._pairs[destination, source] = self._make(destination, source)
+            memory = self._network.memory
+            memory[found + R_REVERSE], memory[back + R_REVERSE] = back, found
         return found
 
     def _make(self, source: int, destination: int) -> int:
@@ -147,10 +153,20 @@ class Pairs:
         memory[pair + R_PATIENCE] = MOST_PATIENCE
         memory[pair + R_LAST_CLASS] = 7
         memory[pair + R_SPRAY] = self._spray
+        self._greet(pair, hosts[source], hosts[destination])
         memory[pair + R_FROM], memory[pair + R_TO] = network.nodes[hosts[source]], network.nodes[hosts[destination]]
         memory[pair + R_FORTH] = network.arcs[network.access(source, destination, entropy).number]
         memory[pair + R_BACK] = network.arcs[network.access(destination, source, entropy).number]
         return pair
+
+
+    def _greet(self, pair: int, source: str, destination: str) -> None:
+        """Ranks greet each other before the first message, with a short packet and a full one, so they know the round trip."""
+        memory = self._network.memory
+        short, full = (round_trip(self._network.topology, source, destination, size)[0] for size in (GREETING_BYTES, None))
+        memory[pair + R_RTTMIN] = short
+        memory[pair + R_SRTT] = short + (full - short) // 8
+        memory[pair + R_RTTVAR] = short // 2 + (full - short - short // 2) // 4
 
 
 def write_dlcp(memory: Memory, at: int, message: Message, pairs: Pairs) -> None:

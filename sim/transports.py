@@ -138,8 +138,13 @@ def ideal_time(topology: Topology, message: Message, transport: Transport) -> in
     return math.ceil(last)
 
 
-def round_trip(topology: Topology, source: str, destination: str) -> tuple[int, int]:
-    """Returns how long a full packet and its answer take between two hosts in an idle network, and the slowest rate between them.
+def round_trip(topology: Topology, source: str, destination: str, size: int | None = None) -> tuple[int, int]:
+    """Returns how long a frame and its answer take between two hosts in an idle network, and the slowest rate between them.
+
+    Args:
+        topology: The network.
+        source, destination: Hosts.
+        size: Bytes of the frame; None: a full one.
 
     Returns:
         Picoseconds; bit/s.
@@ -148,7 +153,7 @@ def round_trip(topology: Topology, source: str, destination: str) -> tuple[int, 
     total, slowest = 0.0, 0
     for arc in path:
         link = topology.link(arc)
-        total += (link.mtu + ETHERNET_BYTES + CONTROL_BYTES) * 8 * PICOSECONDS / arc.rate + 2 * int(link.delay)
+        total += ((size or link.mtu + ETHERNET_BYTES) + CONTROL_BYTES) * 8 * PICOSECONDS / arc.rate + 2 * int(link.delay)
         slowest = min(slowest or int(arc.rate), int(arc.rate))
     return math.ceil(total), slowest
 

@@ -248,6 +248,9 @@ class Peer:
             elapsed_us = ahead(now // 1000 & MASK, body["timestamp_echo"]) - body["delay"]
             if 0 <= elapsed_us:
                 rtt = elapsed_us * 1000
+                if self.rtt.minimum is None:
+                    # What was sent so far was charged as if a round trip took what is assumed before one is known.
+                    self._release = min(self._release, now)
                 self.rtt.sample(rtt)
         self.acknowledged = highest
         self._reported_received = body["received"]

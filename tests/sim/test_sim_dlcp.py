@@ -74,11 +74,12 @@ def test_a_trimmed_packet_is_asked_for_at_once():
 
 
 def virtual(size, loss, bound, seed):
-    rig = Rig(world=2, seed=seed, weather=Weather(drop=loss, delay_ns=DELAY_NS), stride=STRIDE, window=64 << 20)
+    rig = Rig(world=2, seed=seed, weather=Weather(drop=loss, delay_ns=DELAY_NS), stride=STRIDE, window=64 << 20, greet=True)
+    begin = rig.now
     key = rig.send(0, 1, size, bound=bound, priority=3)
     rig.run()
     at = next(t for t, _, event in rig.net.log if isinstance(event, MessageReceived))
-    return at / 1e3, len(rig.received()[key].lost), rig.endpoints[0].counters().get("retransmitted", 0)
+    return (at - begin) / 1e3, len(rig.received()[key].lost), rig.endpoints[0].counters().get("retransmitted", 0)
 
 
 def simulated(size, loss, bound, seed):
@@ -106,9 +107,9 @@ def test_without_loss_it_takes_as_long_as_the_product(size):
 
 @pytest.mark.parametrize(("loss", "bound"), [(0.02, 0.0), (0.1, 0.0), (0.1, 0.2)])
 def test_with_loss_it_takes_as_long_and_loses_as_much(loss, bound):
-    seeds = range(9)
+    seeds = range(25)
     real, model = ([one(200_000, loss, bound, seed) for seed in seeds] for one in (virtual, simulated))
-    for column, tolerance in ((0, {"rel": 0.1}), (1, {"rel": 0.5, "abs": 2}), (2, {"rel": 0.5, "abs": 3})):
+    for column, tolerance in ((0, {"rel": 0.15}), (1, {"rel": 0.5, "abs": 2}), (2, {"rel": 0.5, "abs": 3})):
         wanted, got = (statistics.mean(row[column] for row in rows) for rows in (real, model))
         if column == 0:
             wanted, got = (statistics.median(row[0] for row in rows) for rows in (real, model))
