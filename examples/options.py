@@ -81,7 +81,7 @@ exit codes: 0 done, 2 wrong usage or policy, 4 the transport or another rank fai
         choices=("gloo", "dlcp"),
         default="gloo",
         help="process group that DDP itself uses, and that carries gradients where --comm is gloo: dlcp sends them reliably over "
-        "DLCP, without a hook (default: %(default)s)",
+        "DLCP, without a hook, and what powersgd and postlocalsgd exchange (default: %(default)s)",
     )
     add("--algorithm", choices=("sharded", "ring"), default="sharded", help="over DLCP only (default: %(default)s)")
     add(
@@ -154,8 +154,9 @@ exit codes: 0 done, 2 wrong usage or policy, 4 the transport or another rank fai
     if options.resume and options.checkpoint is None:
         parser.error("--resume needs --checkpoint")
     for name in ("policy", "faults"):
-        if getattr(options, name) is not None and options.comm not in OVER_DLCP:
-            parser.error(f"--{name} has no effect on --comm {options.comm}: use --comm {' or '.join(OVER_DLCP)}")
+        if getattr(options, name) is not None and options.comm not in OVER_DLCP and options.backend != "dlcp":
+            ways = f"--comm {' or '.join(OVER_DLCP)}, or --backend dlcp"
+            parser.error(f"--{name} has no effect on --comm {options.comm}: use {ways}")
     if options.trace and options.json_log is None:
         parser.error("--trace needs --json-log")
     if options.sync == "ds-sync" and options.comm not in ("gloo", "dlcp"):

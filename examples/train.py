@@ -213,6 +213,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one rank; under torchrun the environment says which."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
+    if options.backend == "dlcp":
+        for name in ("host", "policy", "faults"):
+            value = getattr(options, name)
+            if value is not None:
+                os.environ.setdefault(f"DLCP_{name.upper()}", str(value))
     if options.store is not None:
         place = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         store = dist.FileStore(str(options.store), place[1])  # type: ignore[attr-defined]

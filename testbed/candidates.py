@@ -31,6 +31,11 @@ def _comm(name: str) -> Callable[[Candidate, Path], list[str]]:
     return lambda candidate, folder: ["--comm", name]
 
 
+def _group(name: str) -> Callable[[Candidate, Path], list[str]]:
+    """What uses the process group by itself: that may be gloo's or DLCP's."""
+    return lambda candidate, folder: ["--comm", name, "--backend", candidate.over]
+
+
 def _ds_sync(candidate: Candidate, folder: Path) -> list[str]:
     words = ["--sync", "ds-sync", "--comm", candidate.over, "--schedule", candidate.schedule]
     return [*words, "--topology", str(folder / "topology.toml")] if candidate.schedule == "topology" else words
@@ -39,14 +44,14 @@ def _ds_sync(candidate: Candidate, folder: Path) -> list[str]:
 def _powersgd(candidate: Candidate, folder: Path) -> list[str]:
     # torch's hook starts collectives from within callbacks.  With several buckets over gloo ranks start them in different orders,
     # and wait for each other for ever (torch 2.13): so there is one bucket, as with DDP's own default for models of this size.
-    return ["--comm", "powersgd", "--bucket-mb", "1024.0"]
+    return [*_group("powersgd")(candidate, folder), "--bucket-mb", "1024.0"]
 
 
 KINDS: Final = {
-    "gloo": Kind("plain DDP: gloo's ring over TCP", _comm("gloo")),
+    "gloo": Kind("plain DDP: gloo's ring over TCP", _group("gloo")),
     "gloo-fp16": Kind("gloo's ring over TCP, gradients rounded to 16 bits", _comm("gloo-fp16")),
     "powersgd": Kind("torch's low-rank compression over gloo", _powersgd),
-    "postlocalsgd": Kind("torch's local SGD over gloo: parameters are averaged every few steps", _comm("postlocalsgd")),
+    "postlocalsgd": Kind("torch's local SGD over gloo: parameters are averaged every few steps", _group("postlocalsgd")),
     "dlcp": Kind("gradients over DLCP", _comm("dlcp"), over_dlcp=True),
     "pipelined": Kind(
         "gradients over DLCP, and the next forward pass does not wait for all of them", _comm("pipelined"), over_dlcp=True
@@ -56,9 +61,13 @@ KINDS: Final = {
 """Each ``comm`` of an experiment."""
 
 
+OVER_EITHER: Final = frozenset(("gloo", "powersgd", "postlocalsgd", "ds-sync"))
+"""Those whose ``over`` counts."""
+
+
 def over_dlcp(candidate: Candidate) -> bool:
     """Returns whether anything of a candidate travels over DLCP, so that the policy counts."""
-    return KINDS[candidate.comm].over_dlcp or (candidate.comm == "ds-sync" and candidate.over == "dlcp")
+    return KINDS[candidate.comm].over_dlcp or (candidate.comm in OVER_EITHER and candidate.over == "dlcp")
 
 
 def write_inputs(experiment: Experiment, candidate: Candidate, folder: Path) -> None:
