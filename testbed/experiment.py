@@ -81,7 +81,9 @@ class Candidate:
     congestion: str = setting(Choice(CONGESTION), default="cubic", doc="TCP's congestion control, for what travels over TCP.")
     target: str = setting(Auto(Choice(TARGETS)), default="auto", doc="What the switches are; auto is the experiment's.")
     algorithm: str = setting(Auto(Choice(("sharded", "ring"))), default="auto", doc="How dlcp reduces; auto is the training's.")
-    over: str = setting(Choice(("gloo", "dlcp")), default="gloo", doc="What carries the exchanges of gloo, powersgd, postlocalsgd, ds-sync.")
+    over: str = setting(
+        Choice(("gloo", "dlcp")), default="gloo", doc="What carries the exchanges of gloo, powersgd, postlocalsgd, ds-sync."
+    )
     schedule: str = setting(
         Choice(("base-k", "digits", "random", "topology")), default="base-k", doc="For ds-sync: who averages with whom."
     )
