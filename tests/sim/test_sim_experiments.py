@@ -62,6 +62,13 @@ def test_what_is_said_is_what_came_out(folder):
     ElementTree.fromstring(figure.draw(declaration, found))
 
 
+def test_the_main_tables_are_those_of_the_experiments():
+    section = (ROOT / "docs" / "results.md").read_text().partition("\n## Simulated networks\n")[2].partition("\n## ")[0]
+    shown = [line for line in section.splitlines() if line.startswith("| ")]
+    known = {line for folder in FOLDERS for line in (folder / "README.md").read_text().splitlines()}
+    assert len(shown) > 40 and set(shown) <= known
+
+
 def test_results_are_small():
     assert sum(path.stat().st_size for folder in FOLDERS for path in folder.glob("results.csv")) < 200_000
 
