@@ -84,7 +84,7 @@ def test_usage(arguments, code, capsys):
 def test_help_names_every_subcommand_and_imports_none(capsys):
     code = "import sys; from dlcp.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    text, loaded = out.rsplit("\n", 2)[0], out.splitlines()[-1].split()
+    text, loaded = " ".join(out.rsplit("\n", 2)[0].split()), out.splitlines()[-1].split()
     for name, (_, summary) in cli.available().items():
         assert name in text and summary in text
     assert "torch" not in loaded and "numpy" not in loaded

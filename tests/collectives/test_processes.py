@@ -219,7 +219,7 @@ def _metrics(rank, folder):
 
 
 def test_metrics_can_be_read_at_any_time():
-    assert run_ranks(_metrics, 2) == [([], True, ["faults", "peers", "transport", "udp"])] * 2
+    assert run_ranks(_metrics, 2) == [([], True, ["faults", "peers", "senders", "transport", "udp"])] * 2
 
 
 # -- ranks that go wrong -----------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_serving_ends(how):
         results = ranks.results(20)
     assert host == "127.0.0.1" and port > 0
     if how == "leave":
-        assert results == ["left", "left", ["peers", "transport", "udp"]]
+        assert results == ["left", "left", ["peers", "senders", "transport", "udp"]]
     elif how == "stop":
         assert isinstance(results[2], ClosedError) and "parameter server 0 was stopped" in str(results[2])
         for error in results[:2]:
