@@ -53,7 +53,8 @@ def _panel(declaration: Declaration, found: Sequence[Result], column: Column, to
             scale = room / (own if small else most)
             if before:
                 y += GAP
-                says = ", ".join(before) + (" (scale of its own)" if small else "")
+                named = [f"{axis.heading}: {name}" for axis, name in zip(declaration.axes, before, strict=False)]
+                says = ", ".join(named) + (" (scale of its own)" if small else "")
                 parts.append(f'<text x="12" y="{y + 12}" fill="#59626e">{escape(says)}</text>')
                 y += BAR + 2
         these, middle = values(made[names], column), y + BAR / 2
