@@ -189,6 +189,12 @@ class OutgoingMessage:
         top = self._rounds[-1]
         return int(self.tags[top.queue[top.cursor]]) >> 1
 
+    @property
+    def standing(self) -> int:
+        """Class of the next packet, whether it has been sent before or not: the one whose window it needs."""
+        top = self._rounds[-1]
+        return int(self.tags[top.queue[top.cursor]]) >> 1
+
     def take(self, limit: int) -> tuple[NDArray[np.int64], bool]:
         """Hands out the next packets of one round and one class, at most ``limit``.
 

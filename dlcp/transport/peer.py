@@ -7,6 +7,11 @@ and needs no order.
 In flight is what was numbered after the highest number reported, and what was passed over but may still be late.  As long as
 nothing has ever been late on this path, what is passed over counts as lost at once; after that only what has been missing for a
 whole round trip does (the idea of RACK, RFC 8985: reordering costs time, and must not cost rate).
+
+The window holds for each class with the more urgent ones; for all classes together it is two windows.  Were there but one, it
+would fill up with packets that wait in switches behind urgent ones of *other* pairs, and the pair's own urgent ones could not
+leave: an inversion of priorities that makes classes worse than none (``sim/experiments/mechanisms``).  Which packets arrived
+feedback does not tell; the most urgent come first, so they count as those.
 """
 
 from __future__ import annotations
@@ -108,6 +113,7 @@ class Peer:
         self._reported_received = 0
         self._reported_marked = 0
         self._passed_over = 0
+        self._out = [0] * (CONTROL_CLASS + 1)
         self._late_seen = False
         self._least_passed_over = 0
         self._round_end = now
@@ -190,20 +196,30 @@ class Peer:
         if not self.outgoing and not self.expected:
             self.waiting_since = now
 
-    def number(self, count: int, now: int) -> int:
-        """Draws ``count`` sequence numbers and returns the first."""
+    def number(self, count: int, now: int, priority: int) -> int:
+        """Draws ``count`` sequence numbers for packets of a class and returns the first."""
         if self.in_flight == 0:
             self.quiet_since = now
+        self._out[priority] += count
         first = self.next_sequence & MASK
         self.next_sequence = (self.next_sequence + count) & MASK
         return first
 
-    def allowance(self, now: int) -> int:
-        """Returns how many packets window and pace allow now."""
-        window = int(self.control.window)
+    def room(self, priority: int) -> int:
+        """Returns how many packets of a class the window allows."""
+        window = max(int(self.control.window), 1)
+        most = 2 * window
         if self.peer_window is not None:
-            window = min(window, self.peer_window // self.packet_bytes)
-        room = max(window, 1) - self.in_flight
+            most = max(min(most, self.peer_window // self.packet_bytes), 1)
+            window = min(window, most)
+        flying = self.in_flight
+        if flying < window:
+            return window - flying
+        return min(window - sum(self._out[priority:]), most - flying)
+
+    def allowance(self, now: int, priority: int) -> int:
+        """Returns how many packets of a class window and pace allow now."""
+        room = self.room(priority)
         self._blocked_by_window = room <= 0
         if room <= 0:
             return 0
@@ -248,10 +264,12 @@ class Peer:
             elapsed_us = ahead(now // 1000 & MASK, body["timestamp_echo"]) - body["delay"]
             if 0 <= elapsed_us:
                 rtt = elapsed_us * 1000
-                if self.rtt.minimum is None:
-                    # What was sent so far was charged as if a round trip took what is assumed before one is known.
-                    self._release = min(self._release, now)
+                before = self.control.pacing_rate(self.rtt.smoothed) if self.rtt.minimum is None else None
                 self.rtt.sample(rtt)
+                if before and now < self._release:
+                    # What was sent so far was charged as if a round trip took what is assumed before one is known.
+                    faster = (self.control.pacing_rate(self.rtt.smoothed) or before) / before
+                    self._release = now + int((self._release - now) / faster)
         self.acknowledged = highest
         self._reported_received = body["received"]
         self._reported_marked = (body["marked"] + body["trimmed"]) & MASK
@@ -260,6 +278,7 @@ class Peer:
         silence, self.quiet_since = now - self.quiet_since, now
         lost = self._losses(progress, received, now)
         self.delivered_since_loss = 0 if lost else self.delivered_since_loss + received
+        self._note_arrived()
         self.control.on_feedback(
             Sample(
                 now=now,
@@ -275,6 +294,16 @@ class Peer:
         if silence >= COLLAPSE_TIMEOUTS * self.rtt.probe_timeout() and 2 * lost > progress:
             self.control.on_timeout()
         return True
+
+    def _note_arrived(self) -> None:
+        """Fewer packets are under way than were counted by class."""
+        excess = sum(self._out) - self.in_flight
+        for priority in range(CONTROL_CLASS, -1, -1):
+            if excess <= 0:
+                return
+            gone = min(self._out[priority], excess)
+            self._out[priority] -= gone
+            excess -= gone
 
     def _losses(self, progress: int, received: int, now: int) -> int:
         """Returns how many packets count as lost from now on; moves packets between in flight, late and lost."""

@@ -93,17 +93,17 @@ class Sender:
         message = flow.next_message()
         if message is None:
             return 0
-        allowance = min(flow.allowance(now), max(budget // self._core.packet_bytes, 1))
+        allowance = min(flow.allowance(now, message.standing), max(budget // self._core.packet_bytes, 1))
         used = 0
         timestamp = microseconds(now)
         while allowance > 0 and message is not None:
+            priority = message.urgency
             indices, again = message.take(allowance)
             count = int(indices.size)
-            headers = message.headers(indices, again, flow.number(count, now), timestamp)
+            headers = message.headers(indices, again, flow.number(count, now, priority), timestamp)
             sizes = message.sizes(indices)
             offsets = indices * message.stride
             for start, stop, tag in message.stretches(indices):
-                priority = CONTROL_CLASS if again else tag >> 1
                 bursts.append(
                     Burst(
                         flow.rank,
@@ -121,6 +121,9 @@ class Sender:
             probed = None if message.remaining else message
             flow.requeue(message)
             message = flow.next_message()
+            if message is not None:
+                # Behind this class another one may come, of which fewer packets are allowed.
+                allowance = min(allowance, flow.room(message.standing))
             if probed is not None:
                 probed.probe_priority = priority
                 if flow.lossy or flow.rtt.minimum is None:
@@ -143,7 +146,8 @@ class Sender:
         core = self._core
         tos = core.policy.tos(message.probe_priority, True)
         # Zero in a report means that no probe is answered.
-        sequences = [flow.number(1, now) or flow.number(1, now) for _ in range(copies)]
+        asked = message.probe_priority
+        sequences = [flow.number(1, now, asked) or flow.number(1, now, asked) for _ in range(copies)]
         bursts.extend(control_burst(flow.rank, tos, message.probe(s, microseconds(now))) for s in sequences)
         core.counters["probes"] += copies
         flow.probing.pop(message.message, None)
@@ -285,7 +289,7 @@ class Sender:
         """Sends a PING, which draws FEEDBACK, in a class of which nothing should be overtaken."""
         core = self._core
         core.counters["pings"] += 1
-        packet = core.build.ping(flow.rank, flow.number(1, now), microseconds(now), priority)
+        packet = core.build.ping(flow.rank, flow.number(1, now, priority), microseconds(now), priority)
         core.control_out.append(control_burst(flow.rank, self._tos[priority * 2 + 1], packet))
 
 

@@ -65,6 +65,7 @@ from sim.engine.layout import (
     R_LATE,
     R_LEAST,
     R_NEXT,
+    R_OUT,
     R_PACE,
     R_PASSED,
     R_PENDING,
@@ -123,6 +124,8 @@ def numbered_packet(m: Words, flow: int, pair: int, to: int, flags: int, now: in
     st(m, packet + P_SENT, now)
     st(m, packet + P_TO, to)
     st(m, packet + P_EXTRA, number_one(m, pair, now))
+    out = pair + R_OUT + (flags & CLASS_MASK)
+    st(m, out, ld(m, out) + 1)
     return packet
 
 
@@ -137,7 +140,7 @@ def take_dlcp(m: Words, flow: int, now: int) -> int:
         st(m, pair + R_BURST, 0)
         return 0
     window = ld(m, pair + R_WINDOW)
-    room = (window >> 10 if window > ONE else 1) - in_flight(m, pair)
+    room = room_for(m, pair, ld(m, flow + D_URGENCY))
     st(m, pair + R_BLOCKED, 1 if room <= 0 else 0)
     if room <= 0:
         if ld(m, pair + R_PING + T_WANTED) == 0 and in_flight(m, pair):
@@ -159,6 +162,39 @@ def take_dlcp(m: Words, flow: int, now: int) -> int:
     release = ld(m, pair + R_RELEASE)
     st(m, pair + R_RELEASE, (release if release > now else now) + rtt * (ONE >> 1) // window)
     return take_part(m, flow, pair, now)
+
+
+def room_for(m: Words, pair: int, urgency: int) -> int:
+    """Returns how many packets of a class the window allows: less urgent ones count only once there are two windows' worth."""
+    window = ld(m, pair + R_WINDOW)
+    window = window >> 10 if window > ONE else 1
+    flying = in_flight(m, pair)
+    if flying < window:
+        return window - flying
+    ahead = 0
+    kind = urgency
+    while kind <= CLASS_MASK:
+        ahead += ld(m, pair + R_OUT + kind)
+        kind += 1
+    room = window - ahead
+    most = 2 * window - flying
+    return room if room < most else most
+
+
+def note_arrived(m: Words, pair: int) -> None:
+    """Fewer packets are under way than were counted by class: the most urgent ones have arrived first."""
+    excess = -in_flight(m, pair)
+    kind = 0
+    while kind <= CLASS_MASK:
+        excess += ld(m, pair + R_OUT + kind)
+        kind += 1
+    kind = CLASS_MASK
+    while kind >= 0 and excess > 0:
+        out = ld(m, pair + R_OUT + kind)
+        gone = out if out < excess else excess
+        st(m, pair + R_OUT + kind, out - gone)
+        excess -= gone
+        kind -= 1
 
 
 def take_part(m: Words, flow: int, pair: int, now: int) -> int:
@@ -303,6 +339,7 @@ def on_feedback(m: Words, pair: int, highest: int, received: int, marks: int, se
     st(m, pair + R_QUIET, now)
     lost = count_losses(m, pair, progress, news, now)
     st(m, pair + R_CLEAN, 0 if lost else ld(m, pair + R_CLEAN) + news)
+    note_arrived(m, pair)
     note_feedback(m, pair, news, lost, marked if marked > 0 else 0, 1 if limited else 0, smoothed(m, pair), now)
     if silence >= COLLAPSE_TIMEOUTS * probe_timeout(m, pair, 0) and 2 * lost > progress:
         collapse(m, pair)

@@ -357,7 +357,8 @@ R_REVERSE: Final = 62
 R_SPRAY: Final = 63
 R_CLASS_HIGH: Final = 64
 R_CLASS_DELAY: Final = 72
-R_WORDS: Final = 80
+R_OUT: Final = 80
+R_WORDS: Final = 88
 
 # Gate: what a sender lets out while it has credit; bytes
 S_CREDIT: Final = 0

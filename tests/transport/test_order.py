@@ -273,3 +273,29 @@ def test_the_queue_agrees_with_sorting(data):
         del peer.outgoing[message.message]
     assert peer.next_message() is None
     assert peer._ready == []
+
+
+def test_packets_that_wait_behind_others_do_not_hold_up_urgent_ones():
+    """A window full of the least urgent class: the most urgent one may still leave, up to a window of its own."""
+    rig = Rig(world=2, greet=True)
+    flow = rig.endpoints[0].flow(1)
+    rig.send(0, 1, 400 * STRIDE, priority=0)
+    slow = sum(len(burst) for burst in rig.endpoints[0].transmit(rig.now))
+    window = int(flow.control.window)
+    while flow.release_time(rig.now) is not None:
+        rig.net.now = flow.release_time(rig.now)
+        slow += sum(len(burst) for burst in rig.endpoints[0].transmit(rig.now))
+    assert slow == window and flow.room(0) == 0
+    assert flow.room(6) == window
+    rig.send(0, 1, 400 * STRIDE, priority=6)
+    sent = []
+    for _ in range(1000):
+        bursts = rig.endpoints[0].transmit(rig.now)
+        sent += [burst.tos for burst in bursts for _ in range(len(burst)) if burst.payload is not None]
+        release = flow.release_time(rig.now)
+        if release is None:
+            break
+        rig.net.now = release
+    assert len(sent) == window and {tos >> 5 for tos in sent} == {6}
+    # Two windows in all, whatever the class.
+    assert flow.room(6) == 0 >= flow.room(0)

@@ -152,7 +152,7 @@ class Listener:
 
 def sender():
     peer = Peer(1, Listener(), estimator(), 100, FinishedMessages(10**9, 10**8), 0)
-    peer.number(1000, 0)
+    peer.number(1000, 0, 0)
     return peer
 
 
