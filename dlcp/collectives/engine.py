@@ -195,6 +195,10 @@ class Engine:
             self._broken(error, now)
             return self.endpoint.transmit(now, room)
 
+    def receive_interval(self) -> int:
+        """See :meth:`Endpoint.receive_interval`."""
+        return self.endpoint.receive_interval()
+
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` is due."""
         due = self.endpoint.next_timer()

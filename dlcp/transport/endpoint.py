@@ -42,6 +42,10 @@ PACE_TIMER: Final = "pace"
 HELLO_EVERY_NS: Final = 50 * MILLISECOND
 FAREWELL_EVERY_NS: Final = 20 * MILLISECOND
 """How often an endpoint that has given up says so to a peer that still wants something."""
+RECEIVE_SHARE: Final = 16
+"""What is received may wait for this part of the shortest round trip, so that a pass of the loop handles more."""
+RECEIVE_INTERVAL_NS: Final = 1_000_000
+"""Longest such time."""
 _NUMBERED: Final = frozenset((PacketType.DATA, PacketType.PROBE, PacketType.PING))
 _ASKING: Final = (PacketType.DATA, PacketType.PROBE, PacketType.PING, PacketType.HELLO)
 
@@ -203,6 +207,11 @@ class Endpoint:
             self._core.control_out = []
             return control + data
         return data
+
+    def receive_interval(self) -> int:
+        """Returns for how many nanoseconds datagrams may wait for others: a small part of the round trip, which grows by it."""
+        shortest = min((flow.rtt.smoothed for flow in self._core.peers.values() if flow.rtt.minimum is not None), default=0)
+        return min(shortest // RECEIVE_SHARE, RECEIVE_INTERVAL_NS)
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` wants to be called."""

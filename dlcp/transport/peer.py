@@ -405,5 +405,7 @@ class Peer:
     def feedback_delay(self) -> int:
         """Returns how long feedback may be held back: a flow with a small window waits for it."""
         rtt = self.rtt
-        longest = max(FEEDBACK_DELAY_NS, min((rtt.minimum or 0) // 4, LONG_FEEDBACK_DELAY_NS))
+        # Where queues make round trips long, less often will do as well.
+        patient = max((rtt.minimum or 0) // 4, rtt.smoothed // 16 if rtt.minimum else 0)
+        longest = max(FEEDBACK_DELAY_NS, min(patient, LONG_FEEDBACK_DELAY_NS))
         return min(max(rtt.smoothed // 4, MIN_FEEDBACK_DELAY_NS), longest)

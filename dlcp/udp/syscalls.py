@@ -149,12 +149,13 @@ class Poller:
         self._address = address_of(self._descriptors)
         self._timespec_address = ctypes.addressof(self._timespec)
 
-    def wait(self, timeout: int | None, *, for_write: bool) -> tuple[bool, bool, bool]:
+    def wait(self, timeout: int | None, *, for_write: bool, for_read: bool = True) -> tuple[bool, bool, bool]:
         """Waits.
 
         Args:
             timeout: Nanoseconds; None waits without end.
             for_write: Also wake up when the port can send.
+            for_read: Wake up when the port is readable.
 
         Returns:
             Whether the port is readable (or has an error to report), writable, and whether the wake-up descriptor is readable.
@@ -162,7 +163,7 @@ class Poller:
         Raises:
             OSError: A descriptor is not open.
         """
-        self._events[0] = select.POLLIN | select.POLLOUT if for_write else select.POLLIN
+        self._events[0] = for_read * select.POLLIN | for_write * select.POLLOUT
         if _PPOLL is None:
             self._poll(timeout)
         else:

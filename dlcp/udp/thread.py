@@ -25,6 +25,9 @@ from dlcp.udp.syscalls import Poller, Waker, precise_timers
 _SEND_BUDGET: Final = 1024
 """Datagrams sent between two looks at the socket."""
 
+_TRICKLE: Final = 8
+"""A batch so small came off an empty queue: there is no need to look at once whether there is more."""
+
 _BLOCKED_PAUSE: Final = 1_000_000
 """Nanoseconds that a due timer waits at least while the send buffer is full."""
 
@@ -40,6 +43,9 @@ class Machine(Protocol):
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` wants to run, or None."""
+
+    def receive_interval(self) -> int:
+        """Returns for how many nanoseconds what comes in may wait for more to come, so that it costs fewer passes of the loop."""
 
     def handle_timer(self, now: int) -> None:
         """Does what is due."""
@@ -100,6 +106,7 @@ class IOThread:
         self._asleep = False
         self._error: BaseException | None = None
         self._queue: list[Burst] = []
+        self._received = 0
         self._waker = Waker()
         self._poller = Poller(port.fileno(), self._waker.fileno())
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -201,7 +208,8 @@ class IOThread:
                 frames = port.receive()
                 readable = bool(frames)
                 if frames:
-                    machine.receive(frames, clock())
+                    self._received = now = clock()
+                    machine.receive(frames, now)
             timer = machine.next_timer()
             if timer is not None:
                 now = clock()
@@ -217,6 +225,8 @@ class IOThread:
             if busy or readable:
                 # Only a wait tells whether datagrams came in while this pass was sending.
                 readable = True
+                if not busy and len(frames) == 1 and len(frames[0].lengths) <= _TRICKLE:
+                    readable = self._wait()
                 continue
             readable = self._wait()
 
@@ -255,7 +265,19 @@ class IOThread:
             if release is not None and (due is None or release < due):
                 due = release
             blocked = blocked or self._delaying.blocked()
-        timeout = None if due is None else max(0, due - self._clock())
+        now = self._clock()
+        timeout = None if due is None else max(0, due - now)
+        rest = self._received + self._machine.receive_interval() - now
+        if 0 < rest and not blocked:
+            # As network cards do it (interrupt moderation): the first datagram is taken at once, the next ones together.
+            early = timeout is not None and timeout < rest
+            _, _, woken = self._poller.wait(timeout if early else rest, for_write=False, for_read=False)
+            if woken or early:
+                self._asleep = False
+                if woken:
+                    self._waker.drain()
+                return False
+            timeout = None if due is None else max(0, due - self._clock())
         if blocked and timeout is not None:
             # A timer that only wants to send stays due while it cannot, and must not keep the loop spinning.
             timeout = max(timeout, _BLOCKED_PAUSE)

@@ -65,8 +65,10 @@ def smoothed(m: Words, pair: int) -> int:
 def feedback_delay(m: Words, pair: int) -> int:
     """Returns how long feedback may be held back: a quarter of a round trip, within limits."""
     longest = rule(m, U_LONG_DELAY)
-    shortest = ld(m, pair + R_RTTMIN) >> 2 if pair else 0
-    longest = shortest if shortest < longest else longest
+    patient = ld(m, pair + R_RTTMIN) >> 2 if pair else 0
+    queued = ld(m, pair + R_SRTT) >> 4 if pair else 0
+    patient = patient if patient > queued else queued
+    longest = patient if patient < longest else longest
     most = rule(m, U_MOST_DELAY)
     longest = longest if longest > most else most
     least = rule(m, U_LEAST_DELAY)

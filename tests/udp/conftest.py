@@ -123,6 +123,7 @@ class Recorder:
         self.events: queue.SimpleQueue = queue.SimpleQueue()
         self.outbox: deque[list[Burst]] = deque()
         self.timer: int | None = None
+        self.interval = 0
         self.on_timer = lambda now: None
         self.failures: list[BaseException] = []
         self.failed = threading.Event()
@@ -141,6 +142,9 @@ class Recorder:
     def transmit(self, now: int, room: int) -> list[Burst]:
         self._here()
         return self.outbox.popleft() if self.outbox else []
+
+    def receive_interval(self) -> int:
+        return self.interval
 
     def next_timer(self) -> int | None:
         return self.timer

@@ -358,6 +358,9 @@ def test_the_thread_releases_what_is_held(faulty, open_port, tools):
                 out, outbox[:] = outbox[:], []
                 return out
 
+            def receive_interval(self):
+                return 0
+
             def next_timer(self):
                 return None
 

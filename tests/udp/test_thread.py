@@ -329,3 +329,27 @@ def test_an_idle_thread_sleeps(run, open_port, recorder):
     before = port.metrics()["receive_calls"]
     time.sleep(0.05)
     assert port.metrics()["receive_calls"] - before <= 2
+
+
+def test_what_trickles_in_is_taken_together(open_port, recorder):
+    """The first datagram at once; those that come within the interval after it in one batch."""
+    here, there = open_port(), open_port()
+    there.connect_peer(0, here.address)
+    machine = recorder()
+    machine.interval = 200_000_000
+    thread = IOThread(here, machine)
+    thread.start()
+    times = []
+    there.send([control_burst(0, 0, packet(0))])
+    times.append(machine.events.get(timeout=WAIT)[2])
+    for number in range(1, 6):
+        there.send([control_burst(0, 0, packet(number))])
+    times += [machine.events.get(timeout=WAIT)[2] for _ in range(5)]
+    assert times[1] - times[0] >= machine.interval
+    assert len(set(times[1:])) == 1
+    # A call does not wait for it.
+    called = threading.Event()
+    there.send([control_burst(0, 0, packet(6))])
+    thread.call(lambda now: called.set())
+    assert called.wait(WAIT)
+    assert thread.stop(WAIT)
