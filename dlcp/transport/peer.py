@@ -40,7 +40,9 @@ LONG_FEEDBACK_DELAY_NS: Final = 5_000_000
 MIN_FEEDBACK_DELAY_NS: Final = 100_000
 """Shortest such time."""
 PACING_QUANTUM_NS: Final = 1_000_000
-"""A paced flow may send this much time's worth in one go, as Linux sizes its TSO bursts; a quarter of a round trip if longer."""
+"""A paced flow may send this much time's worth in one go, as Linux sizes its TSO bursts; a part of a round trip if longer."""
+PACING_SHARE: Final = 8
+"""Which part: several flows that meet at a port with half a window each at once fill its queue, though they need not."""
 COLLAPSE_TIMEOUTS: Final = 7
 """Probe timeouts of silence that make a loss persistent congestion: three in a row, each twice as long as the one before."""
 CLEAN_RUN: Final = 1024
@@ -231,7 +233,7 @@ class Peer:
             return 0
         # A timer that fires late must not slow the flow down: what it has missed may go now.
         late = min(now - self._release, PACING_CATCH_UP_NS) if self._held_by_pacer else 0
-        quantum = max(PACING_QUANTUM_NS, self.rtt.smoothed // 4)
+        quantum = max(PACING_QUANTUM_NS, self.rtt.smoothed // PACING_SHARE)
         return min(room, max(1, int(rate * (quantum + late) / 1e9) // self.packet_bytes))
 
     def sent(self, wire_bytes: int, now: int) -> None:

@@ -78,6 +78,7 @@ from sim.engine.layout import (
     R_RTTMIN,
     R_RTTVAR,
     R_SPRAY,
+    R_THRESHOLD,
     R_UNANSWERED,
     R_WINDOW,
     SIZE_SHIFT,
@@ -147,20 +148,22 @@ def take_dlcp(m: Words, flow: int, now: int) -> int:
             arm(m, pair + R_PING, now + probe_timeout(m, pair, ld(m, pair + R_UNANSWERED)))
         return 0
     rtt = smoothed(m, pair)
+    # Windows a round trip, in quarters: two in slow start.
+    pace = 8 if window < ld(m, pair + R_THRESHOLD) else 5
     if ld(m, pair + R_BURST) <= 0:
         release = ld(m, pair + R_RELEASE)
         if now < release:
             set_earlier(m, pair + R_PACE, release)
             return 0
         quantum = rule(m, U_QUANTUM)
-        quantum = quantum if quantum > rtt >> 2 else rtt >> 2
-        # Two windows a round trip; in thousandths of a round trip, lest it overflow.
-        burst = (window * (2000 * quantum // rtt) // 1000) >> 10
+        quantum = quantum if quantum > rtt >> 3 else rtt >> 3
+        # In thousandths of a round trip, lest it overflow.
+        burst = (window * (pace * 250 * quantum // rtt) // 1000) >> 10
         burst = burst if burst < room else room
         st(m, pair + R_BURST, burst if burst > 1 else 1)
     st(m, pair + R_BURST, ld(m, pair + R_BURST) - 1)
     release = ld(m, pair + R_RELEASE)
-    st(m, pair + R_RELEASE, (release if release > now else now) + rtt * (ONE >> 1) // window)
+    st(m, pair + R_RELEASE, (release if release > now else now) + rtt * 4 // pace * ONE // window)
     return take_part(m, flow, pair, now)
 
 

@@ -94,6 +94,11 @@ class Dctcp(_Rounds):
         self.alpha = 1.0
         self.threshold = math.inf
 
+    @property
+    def probing(self) -> bool:
+        """Slow start."""
+        return self.window < self.threshold
+
     def _every_feedback(self, sample: Sample) -> None:
         if self.window < self.threshold and sample.limited and not sample.marked:
             self.window = min(self.window + sample.delivered, max(self.threshold, self.window))

@@ -56,6 +56,12 @@ class Sample:
     limited: bool = True
 
 
+PROBING_GAIN = 2.0
+"""Windows a round trip at which a flow that grows quickly is paced."""
+STEADY_GAIN = 1.25
+"""The same for one that does not: enough to fill the window, too little to send it as a burst (Linux: 2.0 and 1.2 for TCP)."""
+
+
 class CongestionControl(ABC):
     """One flow's window and pace."""
 
@@ -76,7 +82,13 @@ class CongestionControl(ABC):
 
     def pacing_rate(self, smoothed_rtt: int) -> float | None:
         """Returns bytes per second, or None when bursts of a whole window are fine."""
-        return 2.0 * self.window * self.parameters.packet_bytes * 1e9 / max(smoothed_rtt, 1_000)
+        gain = PROBING_GAIN if self.probing else STEADY_GAIN
+        return gain * self.window * self.parameters.packet_bytes * 1e9 / max(smoothed_rtt, 1_000)
+
+    @property
+    def probing(self) -> bool:
+        """Whether the window is far from what the path takes as far as one knows, and grows quickly."""
+        return False
 
     def _clamp(self) -> None:
         self.window = min(max(self.window, self.MINIMUM_WINDOW), float(self.parameters.max_window))
