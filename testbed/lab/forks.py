@@ -95,6 +95,7 @@ def serve(load: Callable[[], object], work: Callable[[Request], int], title: Cal
     _libc.prctl(_PR_SET_PDEATHSIG, 0)
     _say(channel, {"ready": True})
     children: dict[int, Any] = {}
+    server = os.getpid()
     try:
         while True:
             readable, _, _ = select.select([channel, woken], [], [])
@@ -108,7 +109,7 @@ def serve(load: Callable[[], object], work: Callable[[Request], int], title: Cal
                 request = json.loads(packet)
                 pid = os.fork()
                 if pid == 0:
-                    _become(request, work, title(request), (channel, woken, wake))
+                    _become(request, work, title(request), (channel, woken, wake), server)
                 children[pid] = request["name"]
                 _say(channel, {"started": request["name"], "pid": pid})
     finally:
@@ -132,14 +133,15 @@ def _say(channel: socket.socket, message: dict[str, Any]) -> None:
         pass  # the next wait ends this process
 
 
-def _become(request: Request, work: Callable[[Request], int], title: str, inherited: tuple[socket.socket, ...]) -> None:
-    """Turns a forked child into what was asked for; does not return."""
+def _become(
+    request: Request, work: Callable[[Request], int], title: str, inherited: tuple[socket.socket, ...], server: int
+) -> None:
+    """Turns a forked child of process ``server`` into what was asked for; does not return."""
     code = 1
     try:
-        parent = os.getppid()
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)  # the server ended in between, and nobody would tell
+        if os.getppid() != server:
+            os._exit(1)  # the server has ended before, and nobody would tell
         _libc.prctl(_PR_SET_NAME, title.encode()[:15])
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

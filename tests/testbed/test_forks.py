@@ -37,7 +37,8 @@ class Server:
         return json.loads(packet)
 
     def log(self, name):
-        return (self.folder / f"{name}.log").read_text()
+        path = self.folder / f"{name}.log"
+        return path.read_text() if path.exists() else ""
 
     def close(self):
         self.channel.close()
@@ -76,6 +77,11 @@ def test_a_child_works_and_its_end_is_told(server, do, code, said):
 def test_children_are_told_apart(server):
     pids = {name: server.ask(name, "sleep") for name in (0, 1, "two")}
     assert len(set(pids.values())) == 3
+    # It is named before it begins to work.
+    end = time.monotonic() + 20
+    while "hello" not in server.log(1):
+        assert time.monotonic() < end, "the child says nothing"
+        time.sleep(0.01)
     assert Path(f"/proc/{pids[1]}/comm").read_text() == "work-1\n"
     os.kill(pids[1], signal.SIGKILL)
     assert server.hear() == {"ended": 1, "pid": pids[1], "code": -signal.SIGKILL}
