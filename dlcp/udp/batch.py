@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.packets import Burst
-from dlcp.udp.send import BLOCKED, MAX_PAYLOAD, PlainSender
+from dlcp.udp.send import BLOCKED, MAX_PAYLOAD, Sender
 from dlcp.udp.syscalls import CMSG, CMSG_HEADER, CMSG_SPACE, MMSGHDR, SOL_UDP, UDP_SEGMENT, address_of, sendmmsg, tos_option
 from dlcp.wire.header import HEADER_BYTES
 
@@ -34,7 +34,7 @@ _HANDFUL: Final = 4
 """So many datagrams are sent faster by calls of Python's ``socket``."""
 
 
-class BatchSender(PlainSender):
+class BatchSender(Sender):
     """Sends through ``sendmmsg``, with segmentation offload if the kernel has it; a handful of datagrams as its parent does."""
 
     def __init__(self, *arguments: Any) -> None:

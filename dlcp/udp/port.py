@@ -17,7 +17,7 @@ from dlcp.udp.metrics import PortCounters
 from dlcp.udp.peers import PeerTable, resolve
 from dlcp.udp.probe import Capabilities, probe
 from dlcp.udp.recv import Receiver
-from dlcp.udp.send import PlainSender, Sender
+from dlcp.udp.send import Sender
 from dlcp.udp.syscalls import (
     IP_MTU_DISCOVER,
     IP_PMTUDISC_DO,
@@ -111,7 +111,7 @@ class DatagramPort:
             sock.setsockopt(SOL_UDP, UDP_GRO, 1)
 
     def _make_sender(self) -> Sender:
-        kind = BatchSender if self.capabilities.sendmmsg else PlainSender
+        kind = BatchSender if self.capabilities.sendmmsg else Sender
         return kind(self._socket, self._family, self.capabilities, self._peers, self._counters)
 
     def connect_peer(self, rank: int, address: tuple[str, int]) -> None:

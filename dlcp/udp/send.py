@@ -47,7 +47,8 @@ _REFUSED: Final = frozenset(
 class Sender:
     """Sends bursts in order through one socket, and remembers how far it came.
 
-    Subclasses implement :meth:`_advance`.
+    It needs no more than Python's ``socket``: one call a message, which is quickest for a few, and the only way on kernels without
+    ``sendmmsg``.
 
     Attributes:
         message_bytes: UDP payload bytes that one message may hold, if that is more than one datagram.
@@ -65,6 +66,7 @@ class Sender:
         self._counters = counters
         self.message_bytes = MAX_PAYLOAD
         self._tos = -1
+        self._tos_controls: dict[int, tuple[int, int, bytes]] = {}
         self._partial: Burst | None = None
         self._row = 0
 
@@ -84,14 +86,6 @@ class Sender:
         if index < total and row:
             self._partial, self._row = bursts[index], row
         return index
-
-    def _advance(self, bursts: Sequence[Burst], index: int, row: int) -> tuple[int, int, bool]:
-        """Sends one batch that starts at datagram ``row`` of burst ``index``.
-
-        Returns:
-            The position reached, and whether the kernel's buffer is full.
-        """
-        raise NotImplementedError
 
     def _set_tos(self, tos: int) -> None:
         """Sets the ToS on the socket, for kernels that do not take it with each message."""
@@ -138,14 +132,6 @@ class Sender:
         except KeyError:
             raise UnreachableError(rank, "an unknown address", 0.0, "connect_peer() has not been called for it") from None
 
-
-class PlainSender(Sender):
-    """Sends one message a call through Python's ``socket``, for kernels without ``sendmmsg``."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._tos_controls: dict[int, tuple[int, int, bytes]] = {}
-
     def _tos_control(self, tos: int) -> tuple[int, int, bytes]:
         """Returns the control message that carries a ToS byte."""
         known = self._tos_controls.get(tos)
@@ -154,6 +140,11 @@ class PlainSender(Sender):
         return known
 
     def _advance(self, bursts: Sequence[Burst], index: int, row: int) -> tuple[int, int, bool]:
+        """Sends what starts at datagram ``row`` of burst ``index``: here, the rest of that burst, message by message.
+
+        Returns:
+            The position reached, and whether the kernel's buffer is full.
+        """
         burst = bursts[index]
         total = len(burst.headers)
         if row >= total:

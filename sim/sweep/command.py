@@ -63,7 +63,7 @@ def sweep(
 
     Raises:
         ConfigError: The grid or the scenario is wrong.
-        MissingPackage: numba or distributed is not installed.
+        MissingPackage: llvmlite or distributed is not installed.
         DLCPError: The cluster does not answer.
     """
     grid, cells = plan(path, engine)
@@ -97,7 +97,7 @@ def warm_up() -> None:
     """Compiles the engine, so that workers find it in the cache rather than all do so at once.
 
     Raises:
-        MissingPackage: numba is not installed.
+        MissingPackage: llvmlite is not installed.
     """
     from sim.compiled import compiled
 
