@@ -26,7 +26,6 @@ from sim.engine.layout import (
     F_PACKETS,
     F_PULL_NEXT,
     F_PULLS,
-    F_RESENT,
     F_RETRY,
     F_SENT,
     F_TIMER,
@@ -47,7 +46,7 @@ from sim.engine.layout import (
     T_WANTED,
 )
 from sim.engine.ports import give_packet, take_packet
-from sim.engine.window import make_data, mark_lost, next_hole, retry_time, sample
+from sim.engine.window import choose, make_data, mark_lost, retry_time, sample
 from sim.engine.words import Words, clear, has, ld, put, st
 
 
@@ -56,22 +55,13 @@ def take_ndp(m: Words, flow: int, now: int) -> int:
     credit = ld(m, flow + F_CREDIT)
     if credit == 0 or ld(m, flow + F_ENDED):
         return 0
-    flags = ld(m, flow + F_FLAGS)
-    if ld(m, flow + F_GAPS):
-        index = next_hole(m, flow)
-        clear(m, ld(m, flow + F_HOLES), index)
-        st(m, flow + F_GAPS, ld(m, flow + F_GAPS) - 1)
-        st(m, flow + F_RESENT, ld(m, flow + F_RESENT) + 1)
-        flags |= AGAIN
-    else:
-        index = ld(m, flow + F_SENT)
-        if index >= ld(m, flow + F_PACKETS):
-            return 0
-        st(m, flow + F_SENT, index + 1)
+    choice = choose(m, flow)
+    if choice < 0:
+        return 0
     st(m, flow + F_CREDIT, credit - 1)
     if ld(m, flow + F_TIMER + T_WANTED) == 0:
         arm(m, flow + F_TIMER, now + retry_time(m, flow))
-    return make_data(m, flow, index, flags, now)
+    return make_data(m, flow, choice >> 1, ld(m, flow + F_FLAGS) | (AGAIN if choice & 1 else 0), now)
 
 
 def want_pull(m: Words, flow: int, now: int) -> None:

@@ -107,22 +107,28 @@ def take_window(m: Words, flow: int, now: int) -> int:
     flight = ld(m, flow + F_FLIGHT)
     if (flight + 1) * ONE > ld(m, flow + F_WINDOW):
         return 0
-    flags = ld(m, flow + F_FLAGS)
+    choice = choose(m, flow)
+    if choice < 0:
+        return 0
+    st(m, flow + F_FLIGHT, flight + 1)
+    if flight == 0:
+        arm(m, flow + F_TIMER, now + retry_time(m, flow))
+    return make_data(m, flow, choice >> 1, ld(m, flow + F_FLAGS) | (AGAIN if choice & 1 else 0), now)
+
+
+def choose(m: Words, flow: int) -> int:
+    """Takes the next packet, one to be sent again before any new one; returns twice its number, one more if again, or -1."""
     if ld(m, flow + F_GAPS):
         index = next_hole(m, flow)
         clear(m, ld(m, flow + F_HOLES), index)
         st(m, flow + F_GAPS, ld(m, flow + F_GAPS) - 1)
         st(m, flow + F_RESENT, ld(m, flow + F_RESENT) + 1)
-        flags |= AGAIN
-    else:
-        index = ld(m, flow + F_SENT)
-        if index >= ld(m, flow + F_PACKETS):
-            return 0
-        st(m, flow + F_SENT, index + 1)
-    st(m, flow + F_FLIGHT, flight + 1)
-    if flight == 0:
-        arm(m, flow + F_TIMER, now + retry_time(m, flow))
-    return make_data(m, flow, index, flags, now)
+        return 2 * index + 1
+    index = ld(m, flow + F_SENT)
+    if index >= ld(m, flow + F_PACKETS):
+        return -1
+    st(m, flow + F_SENT, index + 1)
+    return 2 * index
 
 
 def next_hole(m: Words, flow: int) -> int:
