@@ -161,4 +161,6 @@ def test_memory_is_bounded_by_buckets_in_flight():
     for sizes in run_ranks(memory):
         largest = 200 * 100 * 4  # the second layer's weight fills a bucket of its own
         assert sizes[0][0] >= 4 * sum(p.numel() for p in net().parameters())
-        assert len(set(sizes[2:])) == 1 and sizes[-1][0] <= 2 * (largest + 0.02 * 2**20), sizes[-1]
+        # How many buckets are in flight at once is a matter of timing, so what they leave behind may vary below the bound.
+        assert max(free for free, _ in sizes[2:]) <= 2 * (largest + 0.02 * 2**20), sizes
+        assert len({layouts for _, layouts in sizes[2:]}) == 1, sizes
