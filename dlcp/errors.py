@@ -23,6 +23,10 @@ def _restore(kind: type[DLCPError], args: tuple[Any, ...], attributes: dict[str,
     return error
 
 
+class MissingPackage(DLCPError):
+    """An optional package is not installed."""
+
+
 class ConfigError(DLCPError, ValueError):
     """A description (policy, topology, workload, experiment) is malformed.
 

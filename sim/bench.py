@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dlcp.topology import FatTree, LeafSpine, Topology
 from dlcp.units import Buffer, Rate
-from sim.compiled import load_llvm, machine_code
+from sim.compiled import ENGINE
 from sim.engine.layout import H_EVENTS, H_HOPS
 from sim.flows import Transport
 from sim.network import Buffers
@@ -41,7 +41,7 @@ def measure(hosts: int, runs: int, transports: tuple[str, ...] = TRANSPORTS, siz
     """
     topology = network(hosts)
     started = os.times().user
-    machine_code(load_llvm())
+    ENGINE.machine_code(ENGINE.load_llvm())
     compiling = os.times().user - started
     started = os.times().user
     warm = Simulation(LeafSpine(leaves=2, spines=1, hosts_per_leaf=1).build(), permutation(2, 1000), Transport("dctcp"))

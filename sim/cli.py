@@ -74,7 +74,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs a verb."""
-    from sim.errors import MissingPackage
+    from dlcp.errors import MissingPackage
 
     try:
         return {"run": _run, "bench": _bench, "profile": run_profile, "import": run_import, **VERBS}[args.verb](args)

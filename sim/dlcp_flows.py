@@ -159,7 +159,6 @@ class Pairs:
         memory[pair + R_BACK] = network.arcs[network.access(destination, source, entropy).number]
         return pair
 
-
     def _greet(self, pair: int, source: str, destination: str) -> None:
         """Ranks greet each other before the first message, with a short packet and a full one, so they know the round trip."""
         memory = self._network.memory

@@ -199,9 +199,7 @@ def step_document(settings: StepSettings, outcome: StepOutcome) -> dict[str, Any
     report["compute_s"] = settings.compute_s
     payload = 4 * settings.elements * 2 * (settings.ranks - 1) / settings.ranks
     report["communication_ideal_s"] = None if settings.rate_bps is None else 8 * payload / settings.rate_bps
-    report["candidates"] = {
-        name: {**summary.to_dict(), "times_s": outcome.times[name]} for name, summary in found.items()
-    }
+    report["candidates"] = {name: {**summary.to_dict(), "times_s": outcome.times[name]} for name, summary in found.items()}
     return report
 
 

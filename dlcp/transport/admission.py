@@ -50,6 +50,8 @@ class Admission:
         """
         if buffer is not None and buffer.size != length:
             raise ValueError(f"buffer of {buffer.size} bytes for a message of {length}")
+        if buffer is not None and not (buffer.flags.c_contiguous and buffer.flags.writeable and buffer.dtype == np.uint8):
+            raise ValueError("the buffer is not contiguous, writable bytes")
         if message in flow.expected:
             raise ValueError("message is expected already")
         unclaimed = flow.unclaimed.pop(message, None)
@@ -69,8 +71,9 @@ class Admission:
         known.posted = True
         self._release(known.length)
         if buffer is not None:
+            self._core.arrivals.close(known)
             buffer[:] = known.buffer
-            known.rebase(buffer)
+            known.buffer = buffer
         return 0
 
     def room(self, length: int) -> bool:
@@ -124,6 +127,7 @@ class Admission:
         for flow in self._core.peers.values():
             for message in [m for m in flow.incoming if self.over(flow.rank, m)]:
                 incoming = flow.incoming.pop(message)
+                self._core.arrivals.close(incoming)
                 dropped.append((flow.rank, message))
                 if not incoming.posted:
                     self._release(incoming.length)

@@ -1,174 +1,280 @@
-"""Sorts a batch of data packets into messages and runs, so that the work left per packet is copying its payload.
+"""What came in a batch: owns the memory of :mod:`dlcp.transport.intake`, and runs it, compiled where LLVM is installed.
 
-A *group* is all packets of one message in the batch; a *run* is a stretch of a group that lies in consecutive rows of one frame
-and carries consecutive packets of the message: one slice assignment moves it.  All tests are made on whole batches.
+Messages are *opened* here when their first packet comes, and closed when nothing may be written into their buffers any more.
+The table of open messages is of fixed size; one that finds no place takes another's, which is opened again when its next packet
+comes.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+import ctypes
+import logging
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dlcp.transport.screening import Screened
-from dlcp.wire.header import HEADER, HEADER_BYTES
+from dlcp.compiler.llvm import Program
+from dlcp.compiler.raw import address_of
+from dlcp.errors import MissingPackage
+from dlcp.transport import intake, intake_layout
+from dlcp.transport.incoming import IncomingMessage
+from dlcp.transport.intake_layout import (
+    DONE,
+    E_COUNT,
+    E_NEW_PROTECTED,
+    E_OWNER,
+    E_STAMP,
+    E_WORDS,
+    ENTRIES,
+    F_WORDS,
+    I_CLOSED,
+    I_COOKIE,
+    I_ENTRIES,
+    I_FRAME,
+    I_MESSAGE_LIST,
+    I_MESSAGES,
+    I_NOW,
+    I_ORPHAN,
+    I_RANK,
+    I_REFUSED,
+    I_REST,
+    I_REST_LIST,
+    I_ROW,
+    I_SOURCE_LIST,
+    I_SOURCES,
+    I_STAMP,
+    I_WORDS,
+    I_WORLD,
+    MASK32,
+    P_WORDS,
+    REACH,
+    REFUSALS,
+    REST_ROOM,
+    UNKNOWN,
+)
+from dlcp.transport.packets import Frames
 
-Indices = NDArray[np.int64]
+TRANSPORT: Final = Program(
+    name="transport",
+    modules=(intake,),
+    entries=("take",),
+    sources=(intake_layout,),
+    extra=("llvmlite", ""),
+)
+"""What is compiled."""
 
-_FLAGS_BYTE: Final = HEADER.slots["priority"].byte
-_PROTECTED_BIT: Final = 1 << HEADER.slots["protected"].shift
-_TRIMMED_BIT: Final = 1 << HEADER.slots["trimmed"].shift
-_LENGTH_WORD: Final = HEADER.slots["length"].byte // 4
-_OFFSET_WORD: Final = HEADER.slots["offset"].byte // 4
-_STRIDE_HALF: Final = HEADER.slots["stride"].byte // 2
-_STRIDE_BOUND_WORD: Final = HEADER.slots["stride"].byte // 4
-_BOUND_HALF: Final = HEADER.slots["bound"].byte // 2
-_PROTECTED_PACKETS_HALF: Final = HEADER.slots["protected_packets"].byte // 2
+_RELEASE_BYTES: Final = 1 << 18
+"""Batches with more bytes than this are worth letting other threads run meanwhile."""
+
+_log = logging.getLogger(__name__)
+
+Take = Callable[[int, int, int], int]
 
 
-@dataclass(slots=True)
-class Group:
-    """Packets of one message.
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a datagram must say to be let in."""
+
+    rank: int
+    world: int
+    cookie: int
+
+
+class Came(NamedTuple):
+    """What a batch brought of one message.
 
     Attributes:
-        source: Sender.
-        message: 64-bit message id.
-        length, stride, bound, protected_packets: What every header of the group says.
-        flags: ``uint8[n]``, the header byte that holds class, protection, trimming and retransmission.
-        indices: ``int64[n]``, packet numbers in order of arrival.
-        ascending: They ascend strictly, so none is there twice.
-        protected: ``bool[n]``.
-        frame, row: ``int64[n]``, where each packet lies.
-        runs: (frame, first row, one past the last row, first packet) of each run.
+        message: The message.
+        packets: How many came.
+        again: Those that had been sent before.
+        new: Those that were not in.
+        new_protected: Those of the latter that are protected.
     """
 
-    source: int
-    message: int
-    length: int
-    stride: int
-    bound: int
-    protected_packets: int
-    flags: NDArray[np.uint8]
-    indices: Indices
-    ascending: bool
-    protected: NDArray[np.bool_]
-    frame: Indices
-    row: Indices
-    runs: list[tuple[int, int, int, int]]
+    message: IncomingMessage
+    packets: int
+    again: int
+    new: int
+    new_protected: int
+
+
+@cache
+def compiled() -> tuple[Take, Take] | None:
+    """Returns ``take`` on addresses, without and with other threads running meanwhile; None if there is no LLVM."""
+    if os.environ.get("DLCP_COMPILED", "1") == "0":
+        return None
+    try:
+        find = TRANSPORT.load()
+    except MissingPackage as problem:
+        _log.warning("packets are handled by interpreted Python, which is slow: %s", problem)
+        return None
+    kinds = (ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    address = find("take")
+    # The machine code lives as long as the address is known: see Program.load.
+    quick, free = ctypes.PYFUNCTYPE(*kinds)(address), ctypes.CFUNCTYPE(*kinds)(address)
+    quick.owner = free.owner = find  # type: ignore[attr-defined]
+    return quick, free
+
+
+class Arrivals:
+    """The memory, and a pass over a batch.
+
+    Args:
+        identity: What datagrams must say.
+        use_compiled: Whether to run compiled code if there is any; tests run both.
+
+    Attributes:
+        words: The memory.
+    """
+
+    def __init__(self, identity: Identity, *, use_compiled: bool = True) -> None:
+        entries = I_WORDS + identity.world * P_WORDS
+        entries += -entries % 8  # a cache line
+        sources = entries + ENTRIES * E_WORDS
+        messages = sources + identity.world
+        rest = messages + ENTRIES
+        self._array = np.zeros(rest + 2 * REST_ROOM, np.int64)
+        self.words = self._array.data
+        for at, value in (
+            (I_RANK, identity.rank),
+            (I_WORLD, identity.world),
+            (I_COOKIE, identity.cookie - (identity.cookie >> 63 << 64)),
+            (I_ENTRIES, entries),
+            (I_SOURCE_LIST, sources),
+            (I_MESSAGE_LIST, messages),
+            (I_REST_LIST, rest),
+        ):
+            self.words[at] = value
+        self._entries, self._sources, self._messages, self._rest = entries, sources, messages, rest
+        self._open: list[IncomingMessage | None] = [None] * ENTRIES
+        self._frames = np.zeros(64 * F_WORDS, np.int64)
+        self._number = 0
+        self._kept: list[Frames] = []
+        functions = compiled() if use_compiled else None
+        self._functions = functions
+        self._address = address_of(self._array)
+        self._large = False
+
+    def peer(self, rank: int) -> memoryview:
+        """Returns the block of a rank."""
+        at = I_WORDS + rank * P_WORDS
+        return self.words[at : at + P_WORDS]
+
+    # -- open messages -------------------------------------------------------------------------------------------------------
+
+    def open(self, message: IncomingMessage) -> bool:
+        """Lets packets of a message be placed; returns False if the message whose place it takes is yet to be settled."""
+        words = self.words
+        first = intake.place_of(message.peer, _signed(message.message))
+        places = [(first + step) & (ENTRIES - 1) for step in range(REACH)]
+        place = next((p for p in places if self._open[p] is None), places[0])
+        at = self._entries + place * E_WORDS
+        if self._open[place] is not None and words[at + E_STAMP] == words[I_STAMP] and words[I_MESSAGES]:
+            return False
+        shape = message.stride << 32 | message.bound << 16 | message.protected_packets
+        tags = 0 if message.tags is None else address_of(message.tags)
+        self._array[at : at + E_STAMP + 1] = (
+            message.peer + 1,
+            _signed(message.message),
+            message.length,
+            shape,
+            address_of(message.buffer),
+            address_of(message.have),
+            tags,
+            0,
+        )
+        self._open[place] = message
+        return True
+
+    def close(self, message: IncomingMessage) -> None:
+        """Lets nothing more be placed in a message's buffer, or in the one that it has had so far."""
+        first = intake.place_of(message.peer, _signed(message.message))
+        for step in range(REACH):
+            place = (first + step) & (ENTRIES - 1)
+            if self._open[place] is message:
+                self._open[place] = None
+                self.words[self._entries + place * E_WORDS + E_OWNER] = 0
+
+    def clear(self) -> None:
+        """Closes every message."""
+        for message in self._open:
+            if message is not None:
+                self.close(message)
+
+    # -- a batch -------------------------------------------------------------------------------------------------------------
+
+    def begin(self, frames: list[Frames], now: int, closed: bool) -> None:
+        """Starts a pass over a batch; ``closed``: leave all that is ours."""
+        places: list[int] = []
+        for frame in frames:
+            places += frame.place
+        if len(places) > self._frames.size:
+            self._frames = np.zeros(2 * len(places), np.int64)
+        self._frames[: len(places)] = places
+        self._kept = frames
+        self._number = len(frames)
+        self._large = sum(frame.data.nbytes for frame in frames) > _RELEASE_BYTES
+        words = self.words
+        words[I_NOW] = now // 1000 & MASK32
+        words[I_CLOSED] = closed
+        words[I_FRAME] = words[I_ROW] = words[I_ORPHAN] = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Forgets what the batch was about so far, which has been accounted for."""
+        words = self.words
+        words[I_STAMP] += 1
+        words[I_SOURCES] = words[I_MESSAGES] = words[I_REST] = 0
+
+    def take(self) -> int:
+        """Goes on with the pass; returns a verdict of ``intake_layout``."""
+        functions = self._functions
+        if functions is None:
+            return intake.take(self.words, self._frames.data, self._number)
+        return functions[self._large](self._address, address_of(self._frames), self._number)
+
+    def orphan(self) -> None:
+        """The message that the pass stopped at is none that may be opened."""
+        self.words[I_ORPHAN] = 1
 
     @property
-    def size(self) -> int:
-        """Number of packets."""
-        return int(self.indices.size)
+    def position(self) -> tuple[int, int]:
+        """Frame and row that the pass stopped at."""
+        return self.words[I_FRAME], self.words[I_ROW]
+
+    def sources(self) -> list[int]:
+        """Returns the ranks that something came from, in the order of arrival."""
+        return self.words[self._sources : self._sources + self.words[I_SOURCES]].tolist()
+
+    def messages(self) -> list[Came]:
+        """Returns what came of which messages."""
+        words, came = self.words, []
+        for at in words[self._messages : self._messages + words[I_MESSAGES]].tolist():
+            message = self._open[(at - self._entries) // E_WORDS]
+            if message is not None:
+                came.append(Came(message, *words[at + E_COUNT : at + E_NEW_PROTECTED + 1].tolist()))
+        return came
+
+    def rest(self) -> list[tuple[int, int]]:
+        """Returns frame and row of what is left to others, in the order of arrival."""
+        flat = self.words[self._rest : self._rest + 2 * self.words[I_REST]].tolist()
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def refused(self) -> dict[str, int]:
+        """Returns how many datagrams were not ours, by reason, since this was last asked."""
+        counts = self.words[I_REFUSED : I_REFUSED + len(REFUSALS)].tolist()
+        if not any(counts):
+            return {}
+        self._array[I_REFUSED : I_REFUSED + len(REFUSALS)] = 0
+        return {name: count for name, count in zip(REFUSALS, counts, strict=True) if count}
 
 
-def arrange(screened: Screened, which: Indices) -> Iterator[Group] | None:
-    """Groups the data packets ``which`` of ``screened``.
-
-    Returns:
-        The groups; or None if any packet is trimmed, malformed, or contradicts another one of its message: such batches are rare
-        and are taken apart packet by packet instead.
-    """
-    whole = which.size == screened.types.size
-    headers = screened.headers if whole else screened.headers[which]
-    words, halves = headers.view(">u4"), headers.view(">u2")
-    flags = headers[:, _FLAGS_BYTE]
-    if (flags & _TRIMMED_BIT).any():
-        return None
-    strides = halves[:, _STRIDE_HALF].astype(np.int64)
-    if not strides.all():
-        return None
-    offsets = words[:, _OFFSET_WORD].astype(np.int64)
-    lengths = words[:, _LENGTH_WORD].astype(np.int64)
-    payloads = (screened.lengths if whole else screened.lengths[which]) - HEADER_BYTES
-    indices = offsets // strides
-    ok = payloads == np.minimum(strides, lengths - offsets)
-    ok &= offsets == indices * strides
-    ok &= (offsets < lengths) | (lengths == 0)
-    if not ok.all():
-        return None
-    sources, keys = screened.sources, screened.keys
-    frame, row = screened.frame, screened.row
-    if not whole:
-        sources, keys, frame, row = sources[which], keys[which], frame[which], row[which]
-    if not ((keys == keys[0]).all() and (sources == sources[0]).all()):
-        order = np.lexsort((keys, sources))
-        headers, flags, strides, lengths, indices = headers[order], flags[order], strides[order], lengths[order], indices[order]
-        sources, keys, frame, row = sources[order], keys[order], frame[order], row[order]
-        halves = headers.view(">u2")
-    return _cut(headers, flags, strides, lengths, indices, sources, keys, frame, row, halves)
+def _signed(message: int) -> int:
+    return message - (message >> 63 << 64)
 
 
-def _cut(
-    headers: NDArray[np.uint8],
-    flags: NDArray[np.uint8],
-    strides: Indices,
-    lengths: Indices,
-    indices: Indices,
-    sources: Indices,
-    keys: NDArray[np.uint64],
-    frame: Indices,
-    row: Indices,
-    halves: NDArray[np.uint16],
-) -> Iterator[Group] | None:
-    """Cuts packets, sorted by message, into groups and runs."""
-    count = indices.size
-    change = (keys[1:] != keys[:-1]) | (sources[1:] != sources[:-1])
-    pairs, counts = headers.view("=u4")[:, _STRIDE_BOUND_WORD], halves[:, _PROTECTED_PACKETS_HALF]
-    differs = (lengths[1:] != lengths[:-1]) | (pairs[1:] != pairs[:-1]) | (counts[1:] != counts[:-1])
-    if (differs & ~change).any():
-        return None
-    step = np.diff(indices)
-    falls = np.flatnonzero((step <= 0) & ~change)
-    breaks = np.flatnonzero(change | (step != 1) | (np.diff(frame) != 0) | (np.diff(row) != 1)) + 1
-    first = np.concatenate([[0], np.flatnonzero(change) + 1])
-    disordered = set((np.searchsorted(first, falls, side="right") - 1).tolist()) if falls.size else set()
-    run_starts = np.concatenate([[0], breaks])
-    run_ends = np.concatenate([breaks, [count]])
-    run_rows = row[run_starts]
-    runs = list(
-        zip(
-            frame[run_starts].tolist(),
-            run_rows.tolist(),
-            (run_rows + (run_ends - run_starts)).tolist(),
-            indices[run_starts].tolist(),
-            strict=True,
-        )
-    )
-    run_bounds = [*np.searchsorted(run_starts, first).tolist(), len(runs)]
-    bounds = [*first.tolist(), count]
-    protected = (flags & _PROTECTED_BIT) != 0
-    described = zip(
-        sources[first].tolist(),
-        (keys[first].byteswap() if sys.byteorder == "little" else keys[first]).tolist(),
-        lengths[first].tolist(),
-        strides[first].tolist(),
-        halves[first, _BOUND_HALF].tolist(),
-        counts[first].tolist(),
-        strict=True,
-    )
-
-    def groups() -> Iterator[Group]:
-        for number, (source, message, length, stride, bound, protected_packets) in enumerate(described):
-            part = slice(bounds[number], bounds[number + 1])
-            yield Group(
-                source,
-                message,
-                length,
-                stride,
-                bound,
-                protected_packets,
-                flags[part],
-                indices[part],
-                number not in disordered,
-                protected[part],
-                frame[part],
-                row[part],
-                runs[run_bounds[number] : run_bounds[number + 1]],
-            )
-
-    return groups()
+__all__ = ["DONE", "TRANSPORT", "UNKNOWN", "Arrivals", "Came", "Identity", "compiled"]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.policy import Policy
+from dlcp.transport.arrivals import Arrivals, Identity
 from dlcp.transport.congestion import FlowParameters, create
 from dlcp.transport.control import ControlPackets
 from dlcp.transport.evenness import Evenness
@@ -18,7 +19,6 @@ from dlcp.transport.outgoing import MAX_PACKETS
 from dlcp.transport.packets import Burst, control_burst
 from dlcp.transport.peer import Peer
 from dlcp.transport.rtt import RttEstimator
-from dlcp.transport.screening import Identity
 from dlcp.transport.serial import MASK
 from dlcp.transport.timers import Timers
 from dlcp.wire.header import CONTROL_CLASS, HEADER_BYTES, REPORT_BODY
@@ -43,6 +43,7 @@ class Core:
 
     def __init__(self, identity: Identity, policy: Policy, stride: int, receive_window: int, now: int) -> None:
         self.identity = identity
+        self.arrivals = Arrivals(identity)
         self.policy = policy
         self.stride = stride
         self.timers: Timers[TimerKey] = Timers()
@@ -83,7 +84,7 @@ class Core:
         )
         # Two seconds more than the peer timeout: the two clocks do not start together.
         finished = FinishedMessages(int((timeouts.peer_s + 2) * SECOND), int(timeouts.probe_max_ms * MILLISECOND))
-        return Peer(rank, control, rtt, self.packet_bytes, finished, now)
+        return Peer(rank, control, rtt, self.packet_bytes, finished, self.arrivals.peer(rank), now)
 
     def send_control(self, peer: int, packet: NDArray[np.uint8]) -> None:
         """Queues one control packet; the next :meth:`Endpoint.transmit` hands it out."""

@@ -22,17 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.policy import Policy
+from dlcp.transport.arrivals import DONE, UNKNOWN, Identity
 from dlcp.transport.core import MILLISECOND, SECOND, Core, microseconds
+from dlcp.transport.datagram import Datagram, datagram
 from dlcp.transport.evenness import Evenness
 from dlcp.transport.events import Event, PeerAborted, PeerLeft, PeerReached, PeerSilent, describe
 from dlcp.transport.feedback import FEEDBACK_TIMER, FeedbackSender
+from dlcp.transport.intake_layout import P_ASKING, P_COUNT
 from dlcp.transport.packets import Burst, Frames
 from dlcp.transport.peer import Peer
 from dlcp.transport.receiver import COMPLETION_TIMER, Receiver
-from dlcp.transport.screening import Identity, Screened, screen
 from dlcp.transport.sender import PING_TIMER, PROBE_TIMER, TRANSMIT_BYTES, Sender
 from dlcp.transport.serial import MASK, ahead
-from dlcp.transport.single import FEW, Datagram, datagram, sort_out
 from dlcp.wire.header import ABORT_BODY, FEEDBACK_BODY, HEADER_BYTES, HELLO_BODY, AbortKind, PacketType
 
 HELLO_TIMER: Final = "hello"
@@ -46,7 +47,6 @@ RECEIVE_SHARE: Final = 16
 """What is received may wait for this part of the shortest round trip, so that a pass of the loop handles more."""
 RECEIVE_INTERVAL_NS: Final = 1_000_000
 """Longest such time."""
-_NUMBERED: Final = frozenset((PacketType.DATA, PacketType.PROBE, PacketType.PING))
 _ASKING: Final = (PacketType.DATA, PacketType.PROBE, PacketType.PING, PacketType.HELLO)
 
 
@@ -130,6 +130,7 @@ class Endpoint:
         """
         self._closed = True
         self._receiver.drop_all()
+        self._core.arrivals.clear()
         for flow in self._core.peers.values():
             flow.drop_messages()
         self._core.timers.clear()
@@ -234,68 +235,59 @@ class Endpoint:
                 self._check_liveness(now)
 
     def receive(self, frames: list[Frames], now: int) -> None:
-        """Takes datagrams; views into ``frames`` are not kept."""
-        if not self._closed and sum(len(frame.lengths) for frame in frames) <= FEW:
-            datagrams = sort_out(frames, self._core.identity, self._core.counters)
-            if datagrams is not None:
-                self._receive_few(datagrams, now)
-                return
-        screened = screen(frames, self._core.identity, self._core.counters)
-        if screened is None:
-            return
-        sources = screened.sources
-        first = int(sources[0])
-        for source in (first,) if (sources == first).all() else np.unique(sources).tolist():
-            self._core.peers[source].heard(now)
-        types = screened.types
-        if self._closed:
-            self._receive_closed(frames, screened, now)
-            return
-        if (types == PacketType.DATA).all():
-            everything = np.arange(types.size, dtype=np.int64)
-            self._feedback.on_arrivals(screened, everything, set(), now)
-            self._receiver.on_data(frames, screened, everything, now)
-            return
-        data = np.flatnonzero(types == PacketType.DATA)
-        numbered = np.flatnonzero((types == PacketType.DATA) | (types == PacketType.PROBE) | (types == PacketType.PING))
-        if numbered.size:
-            asking = sources[(types == PacketType.PROBE) | (types == PacketType.PING)]
-            self._feedback.on_arrivals(screened, numbered, set(asking.tolist()), now)
-        if data.size:
-            self._receiver.on_data(frames, screened, data, now)
-        for index in np.flatnonzero(types != PacketType.DATA).tolist():
-            self._on_control(datagram(frames[screened.frame[index]], int(screened.row[index])), now)
+        """Takes datagrams; views into ``frames`` are not kept.
 
-    def _receive_few(self, datagrams: list[Datagram], now: int) -> None:
-        """What :meth:`receive` does with many, in the same order."""
-        core, receiver = self._core, self._receiver
-        numbered: dict[int, bool] = {}
-        control = []
-        for packet in datagrams:
-            source, kind = packet.source, packet.kind
+        What is numbered is counted first, then data, then control: so the answer to a probe knows of all that came with it.
+        """
+        arrivals = self._core.arrivals
+        arrivals.begin(frames, now, self._closed)
+        verdict = UNKNOWN
+        while verdict != DONE:
+            verdict = arrivals.take()
+            if verdict == UNKNOWN:
+                frame, row = arrivals.position
+                incoming = self._receiver.meet(datagram(frames[frame], row), now)
+                if incoming is None:
+                    arrivals.orphan()
+                elif not arrivals.open(incoming):
+                    self._settle(frames, now)
+                    arrivals.renew()
+            else:
+                self._settle(frames, now)
+                arrivals.renew()
+
+    def _settle(self, frames: list[Frames], now: int) -> None:
+        """Draws conclusions from what a pass over a batch has done so far."""
+        core, arrivals = self._core, self._core.arrivals
+        core.counters.update(arrivals.refused())
+        for source in arrivals.sources():
             flow = core.peers[source]
             flow.heard(now)
-            if kind in _NUMBERED:
-                flow.note_arrival(
-                    packet.sequence, packet.timestamp, packet.priority, packet.ecn & 3 == 3, packet.queue_depth, now
-                )
-                numbered[source] = numbered.get(source, False) or kind != PacketType.DATA
-        for source in sorted(numbered) if len(numbered) > 1 else numbered:
-            self._feedback.consider(core.peers[source], numbered[source], now)
-        for packet in datagrams:
-            if packet.kind == PacketType.DATA:
-                receiver.on_packet(packet, now)
-            else:
-                control.append(packet)
-        for packet in control:
-            self._on_control(packet, now)
+            if flow.block[P_COUNT]:
+                flow.note_arrivals(now)
+                self._feedback.consider(flow, bool(flow.block[P_ASKING]), now)
+        for came in arrivals.messages():
+            self._receiver.on_came(came, now)
+        rest = arrivals.rest()
+        if not rest:
+            return
+        packets = [datagram(frames[frame], row) for frame, row in rest]
+        if self._closed:
+            self._answer_closed(packets, now)
+            return
+        data = [packet for packet in packets if packet.kind == PacketType.DATA]
+        if data:
+            self._receiver.on_odd(data, now)
+        for packet in packets:
+            if packet.kind != PacketType.DATA:
+                self._on_control(packet, now)
 
-    def _receive_closed(self, frames: list[Frames], screened: Screened, now: int) -> None:
+    def _answer_closed(self, packets: list[Datagram], now: int) -> None:
         """After the end: takes farewells, and answers everything that wants an answer with one's own."""
-        for index, kind in enumerate(screened.types.tolist()):
-            peer = int(screened.sources[index])
+        for packet in packets:
+            peer, kind = packet.source, packet.kind
             if kind in (PacketType.ABORT, PacketType.GOODBYE):
-                self._on_control(datagram(frames[screened.frame[index]], int(screened.row[index])), now)
+                self._on_control(packet, now)
             elif kind in _ASKING and self._farewell is not None and now >= self._said.get(peer, now) + FAREWELL_EVERY_NS:
                 self._say_farewell(peer, now)
 

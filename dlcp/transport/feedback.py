@@ -1,20 +1,13 @@
-"""Congestion feedback: counts what comes, packet by packet whatever it is, and tells senders when it is time."""
+"""Congestion feedback: tells senders what has come, when it is time."""
 
 from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dlcp.transport.core import Core, microseconds
 from dlcp.transport.peer import FEEDBACK_EVERY, MIN_FEEDBACK_DELAY_NS, Peer
-from dlcp.transport.screening import Screened
-from dlcp.wire.header import HEADER
 
 FEEDBACK_TIMER: Final = "feedback"
-_FLAGS_BYTE: Final = HEADER.slots["priority"].byte
-_PRIORITY_SHIFT: Final = HEADER.slots["priority"].shift
 
 
 class FeedbackSender:
@@ -22,25 +15,6 @@ class FeedbackSender:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-
-    def on_arrivals(self, screened: Screened, which: NDArray[np.int64], urgent: set[int], now: int) -> None:
-        """Counts numbered packets ``which`` for congestion feedback; ``urgent`` are senders that wait for an answer."""
-        core = self._core
-        records = screened.records
-        sources = screened.sources[which]
-        first = int(sources[0])
-        groups = [(first, which)] if (sources == first).all() else [(int(s), which[sources == s]) for s in np.unique(sources)]
-        for source, mine in groups:
-            flow = core.peers[source]
-            flow.note_arrivals(
-                records["sequence"][mine].astype(np.uint32),
-                records["timestamp"][mine].astype(np.uint32),
-                screened.headers[mine, _FLAGS_BYTE] >> _PRIORITY_SHIFT,
-                int(np.count_nonzero((screened.ecn[mine] & 3) == 3)),
-                int(records["queue_depth"][mine].max()),
-                now,
-            )
-            self.consider(flow, source in urgent, now)
 
     def consider(self, flow: Peer, urgent: bool, now: int) -> None:
         """Something numbered has come from a peer: sends FEEDBACK if it is time, or to one that waits for it."""

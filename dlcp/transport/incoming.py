@@ -1,4 +1,6 @@
-"""One message on its way in: where packets are placed, and the rule that says when it is complete.
+"""One message on its way in: what of it is there, and the rule that says when it is complete.
+
+:mod:`dlcp.transport.intake` places the packets; it is told of the arrays here by their addresses.
 
 Completion rule.  A message is *satisfied* when every protected packet is in and the missing share does not exceed its bound
 (reliable: nothing is missing).  It is complete
@@ -13,20 +15,15 @@ An unsatisfied message whose sender has probed is answered with what is missing.
 
 from __future__ import annotations
 
-import itertools
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.outgoing import BOUND_SCALE, packets_of
-from dlcp.transport.packets import Frames
-from dlcp.wire.header import CONTROL_CLASS, HEADER, HEADER_BYTES
+from dlcp.wire.header import CONTROL_CLASS, HEADER
 
 Bytes = NDArray[np.uint8]
-
-SCATTER_BYTES: Final = 4096
-"""Runs shorter than this on average are placed by one indexed assignment a frame: a slice for each costs more than copying."""
 
 UNKNOWN_TAG: Final = CONTROL_CLASS * 2 + 1
 _TAG_SHIFT: Final = HEADER.slots["protected"].shift
@@ -48,7 +45,6 @@ class IncomingMessage:
     """
 
     __slots__ = (
-        "_full_rows",
         "allowed",
         "bound",
         "buffer",
@@ -106,127 +102,16 @@ class IncomingMessage:
         self.last_arrival = now
         self.interarrival = 0.0
         self.tags: Bytes | None = None
-        self.rebase(buffer)
-
-    def rebase(self, buffer: Bytes) -> None:
-        """Continues in another buffer (what has arrived is the caller's to copy)."""
+        if buffer.size != length or buffer.dtype != np.uint8 or not (buffer.flags.c_contiguous and buffer.flags.writeable):
+            raise ValueError(f"the buffer must be {length} contiguous, writable bytes")
         self.buffer = buffer
-        full = self.length // self.stride
-        self._full_rows = buffer[: full * self.stride].reshape(full, self.stride)
 
-    def place(
-        self,
-        payload: Bytes,
-        rows: NDArray[np.int64] | slice,
-        indices: NDArray[np.int64],
-        protected: NDArray[np.bool_],
-        now: int,
-    ) -> int:
-        """Places packets.
-
-        Args:
-            payload: ``uint8[m, >= stride]``, payloads of received datagrams, one a row.
-            rows: Which rows of ``payload`` belong to ``indices``.
-            indices: ``int64[n]``, packet index of each, all within the message, each row as long as its packet.
-            protected: ``bool[n]``, protection bit of each.
-            now: Nanoseconds.
-
-        Returns:
-            How many were new; the others were duplicates and changed nothing.
-        """
-        fresh = ~self.have[indices]
-        increasing = indices.size == 1 or bool((np.diff(indices) > 0).all())
-        if not (increasing and fresh.all()):
-            keep = np.zeros(indices.size, bool)
-            keep[np.unique(indices, return_index=True)[1]] = True
-            keep &= fresh
-            if not keep.any():
-                return 0
-            chosen = np.flatnonzero(keep)
-            rows = chosen + (rows.start or 0) if isinstance(rows, slice) else rows[chosen]
-            indices, protected = indices[chosen], protected[chosen]
-        count = int(indices.size)
-        self._copy(payload[rows], indices, increasing)
-        self._account(indices, count, protected, now)
-        return count
-
-    def place_runs(
-        self,
-        frames: list[Frames],
-        runs: list[tuple[int, int, int, int]],
-        indices: NDArray[np.int64],
-        ascending: bool,
-        protected: NDArray[np.bool_],
-        now: int,
-    ) -> bool:
-        """Places packets if none of them is in yet, or twice in ``indices``; see :mod:`dlcp.transport.arrivals`.
-
-        Returns:
-            Whether it did; if not, nothing has changed and :meth:`place` must sort out the duplicates.
-        """
-        first, count = int(indices[0]), int(indices.size)
-        if not ascending and np.unique(indices).size != count:
-            return False
-        dense = ascending and int(indices[-1]) - first == count - 1
-        here: slice | NDArray[np.int64] = slice(first, first + count) if dense else indices
-        if self.have[here].any():
-            return False
-        if len(runs) > 4 and count * self.stride < SCATTER_BYTES * len(runs):
-            self._scatter(frames, runs, indices)
-        else:
-            self._slide(frames, runs)
-        self._account(here, count, protected, now)
-        return True
-
-    def place_one(self, payload: Bytes, index: int, protected: bool, now: int) -> bool:
-        """Places one packet; returns False, and changes nothing, if it is in already.
-
-        Args:
-            payload: ``uint8[n]``, as long as the packet.
-            index: Its number, within the message.
-            protected: Its protection bit.
-            now: Nanoseconds.
-        """
-        if self.have[index]:
-            return False
-        at = index * self.stride
-        self.buffer[at : at + payload.size] = payload
-        self.have[index] = True
-        self.missing -= 1
-        self.protected_missing -= protected
-        self._note_gap(now)
-        return True
-
-    def _slide(self, frames: list[Frames], runs: list[tuple[int, int, int, int]]) -> None:
-        full, end = self._full_rows.shape[0], HEADER_BYTES + self.stride
-        for frame, start, stop, index in runs:
-            data = frames[frame].data
-            past = index + stop - start
-            if past > full:
-                past, stop = full, stop - 1
-                tail = self.length - full * self.stride
-                self.buffer[full * self.stride :] = data[stop, HEADER_BYTES : HEADER_BYTES + tail]
-            if past > index:
-                self._full_rows[index:past] = data[start:stop, HEADER_BYTES:end]
-
-    def _scatter(self, frames: list[Frames], runs: list[tuple[int, int, int, int]], indices: NDArray[np.int64]) -> None:
-        """Packets of mixed tags interleave: one indexed assignment a frame beats one slice a run."""
-        at = 0
-        for frame, group in itertools.groupby(runs, key=lambda run: run[0]):
-            stretch = list(group)
-            first, last = stretch[0][1], stretch[-1][2]
-            count = sum(stop - start for _, start, stop, _ in stretch)
-            rows: slice | NDArray[np.int64] = slice(first, last)
-            if last - first != count or any(a[2] != b[1] for a, b in itertools.pairwise(stretch)):
-                rows = np.concatenate([np.arange(start, stop) for _, start, stop, _ in stretch])
-            self._copy(frames[frame].data[rows, HEADER_BYTES:], indices[at : at + count], False)
-            at += count
-
-    def _account(self, here: slice | NDArray[np.int64], count: int, protected: NDArray[np.bool_], now: int) -> None:
-        self.have[here] = True
-        self.missing -= count
-        self.protected_missing -= int(np.count_nonzero(protected))
-        self._note_gap(now)
+    def account(self, new: int, protected: int, now: int) -> None:
+        """Takes into account packets that have been placed, and were not in before."""
+        if new:
+            self.missing -= new
+            self.protected_missing -= protected
+            self._note_gap(now)
 
     def _note_gap(self, now: int) -> None:
         # Not divided by the packets of a batch: what matters is for how long a sender that is not done may be silent, and it may
@@ -236,35 +121,10 @@ class IncomingMessage:
             self.interarrival = gap if not self.interarrival else self.interarrival + (gap - self.interarrival) / 4
             self.last_arrival = now
 
-    def _copy(self, source: Bytes, indices: NDArray[np.int64], increasing: bool) -> None:
-        full = self._full_rows.shape[0]
-        if full < self.packets:
-            is_tail = indices == full
-            if is_tail.any():
-                self.buffer[full * self.stride :] = source[int(is_tail.argmax()), : self.length - full * self.stride]
-                indices, source = indices[~is_tail], source[~is_tail]
-                if not indices.size:
-                    return
-        first, last = int(indices[0]), int(indices[-1])
-        if increasing and last - first == indices.size - 1:
-            self._full_rows[first : last + 1] = source[:, : self.stride]
-        else:
-            self._full_rows[indices] = source[:, : self.stride]
-
-    def note_tags(self, indices: NDArray[np.int64], flags: Bytes) -> None:
-        """Remembers the tags of packets: ``uint8[n]``, the header bytes that hold them.
-
-        A packet that was sent again came with class 7; if its first copy comes too, that one's class counts.
-        """
+    def keep_tags(self) -> None:
+        """Has the tag of every packet remembered from now on."""
         if self.tags is None:
             self.tags = np.full(self.packets, UNKNOWN_TAG, np.uint8)
-        self.tags[indices] = np.minimum(self.tags[indices], flags >> _TAG_SHIFT)
-
-    def note_tag(self, index: int, flags: int) -> None:
-        """Remembers the tag of one packet; see :meth:`note_tags`."""
-        if self.tags is None:
-            self.tags = np.full(self.packets, UNKNOWN_TAG, np.uint8)
-        self.tags[index] = min(int(self.tags[index]), flags >> _TAG_SHIFT)
 
     def note_trimmed(self, indices: NDArray[np.int64], protected: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Learns that a switch has cut the payload off some packets.

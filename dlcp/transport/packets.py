@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dlcp.compiler.raw import address_of
 from dlcp.wire.header import HEADER_BYTES
 
 
@@ -23,6 +24,25 @@ class Frames:
     data: NDArray[np.uint8]
     lengths: NDArray[np.int64]
     ecn: NDArray[np.uint8]
+    _place: tuple[int, int, int, int, int, int] | None = None
+
+    @property
+    def place(self) -> tuple[int, int, int, int, int, int]:
+        """Address of the first row, bytes from row to row, bytes of a row, rows, and the addresses of lengths and ECN."""
+        if self._place is None:
+            data, lengths, ecn = self.data, self.lengths, self.ecn
+            rows, width = data.shape
+            if data.strides[1] != 1 or data.dtype != np.uint8:
+                data = self.data = np.ascontiguousarray(data, np.uint8)
+            if lengths.dtype != np.int64 or ecn.dtype != np.uint8 or not (lengths.flags.c_contiguous and ecn.flags.c_contiguous):
+                self.lengths, self.ecn = lengths, ecn = (
+                    np.ascontiguousarray(lengths, np.int64),
+                    np.ascontiguousarray(ecn, np.uint8),
+                )
+            if len(lengths) != rows or len(ecn) != rows:
+                raise ValueError(f"{rows} rows, {len(lengths)} lengths, {len(ecn)} ECN fields")
+            self._place = (address_of(data), data.strides[0], width, rows, address_of(lengths), address_of(ecn))
+        return self._place
 
 
 @dataclass(slots=True)

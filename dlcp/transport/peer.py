@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from dlcp.transport.congestion import CongestionControl, Sample
 from dlcp.transport.finished import FinishedMessages
 from dlcp.transport.incoming import IncomingMessage
+from dlcp.transport.intake_layout import P_ECHO, P_HIGHEST
 from dlcp.transport.ordering import MIN_WINDOW_NS, UNKNOWN_WINDOW_NS, Ordering
 from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.rtt import RttEstimator
-from dlcp.transport.serial import MASK, ahead, ahead_array
+from dlcp.transport.serial import MASK, ahead
 from dlcp.wire.header import CONTROL_CLASS
 
 FEEDBACK_EVERY: Final = 16
@@ -69,6 +70,7 @@ class Peer:
         rtt: Estimator of the path.
         packet_bytes: UDP payload bytes of a full packet.
         finished: Where what is complete is remembered.
+        block: What is counted of its packets: its block in the memory of :mod:`dlcp.transport.intake`.
         now: Nanoseconds.
     """
 
@@ -79,9 +81,11 @@ class Peer:
         rtt: RttEstimator,
         packet_bytes: int,
         finished: FinishedMessages,
+        block: memoryview,
         now: int,
     ) -> None:
         self.rank = rank
+        self.block = block
         self.control = control
         self.rtt = rtt
         self.packet_bytes = packet_bytes
@@ -123,18 +127,16 @@ class Peer:
         self._blocked_by_window = False
         self._held_by_pacer = False
         # From the peer.
-        self.highest = 0
         self.received = 0
         self.marked = 0
         self.trimmed = 0
-        self.echo_timestamp = 0
         self.echo_arrival = now
         self.queue_depth = 0
         self.unreported = 0
         self.last_data = now
         self._gap = 0
         self._gap_widened_at: int | None = None
-        self.ordering = Ordering()
+        self.ordering = Ordering(block)
 
     def heard(self, now: int) -> None:
         """Something genuine came from the peer."""
@@ -328,46 +330,21 @@ class Peer:
 
     # -- from the peer ---------------------------------------------------------------------------------------------------
 
-    def note_arrivals(
-        self,
-        sequences: NDArray[np.uint32],
-        timestamps: NDArray[np.uint32],
-        classes: NDArray[np.uint8],
-        marked: int,
-        queue_depth: int,
-        now: int,
-    ) -> None:
-        """Counts numbered packets that came in one batch (arrays in order of arrival)."""
-        distance = ahead_array(sequences, self.highest)
-        top = int(distance.argmax())
-        if distance[top] > 0:
-            self.highest = int(sequences[top])
-            self.echo_timestamp = int(timestamps[top])
+    @property
+    def highest(self) -> int:
+        """Highest sequence number that has come."""
+        highest: int = self.block[P_HIGHEST]
+        return highest
+
+    def note_arrivals(self, now: int) -> None:
+        """Takes the count of numbered packets in a batch from the block."""
+        _, count, marked, depth, _, newest = self.block[:P_HIGHEST].tolist()
+        if newest:
             self.echo_arrival = now
-        count = int(sequences.size)
-        if distance[0] > 0 and (count == 1 or bool((distance[1:] > distance[:-1]).all())):
-            self.ordering.note_orderly(sequences, timestamps, classes, now)
-        else:
-            self.ordering.note(sequences, timestamps, classes, now)
         self.received = (self.received + count) & MASK
         self.marked = (self.marked + marked) & MASK
-        self.queue_depth = max(self.queue_depth, queue_depth)
+        self.queue_depth = max(self.queue_depth, depth)
         self.unreported += count
-
-    def note_arrival(self, sequence: int, timestamp: int, priority: int, marked: bool, queue_depth: int, now: int) -> None:
-        """Counts one numbered packet, as :meth:`note_arrivals` does a batch."""
-        newest = ahead(sequence, self.highest) > 0
-        if newest:
-            self.highest = sequence
-            self.echo_timestamp = timestamp
-            self.echo_arrival = now
-        self.ordering.note_one(sequence, timestamp, priority, now, newest)
-        self.received = (self.received + 1) & MASK
-        if marked:
-            self.marked = (self.marked + 1) & MASK
-        if queue_depth > self.queue_depth:
-            self.queue_depth = queue_depth
-        self.unreported += 1
 
     def feedback(self, window: int, now: int) -> dict[str, int]:
         """Returns the columns of a feedback body and starts a new interval."""
@@ -381,7 +358,7 @@ class Peer:
             "received": self.received,
             "marked": self.marked,
             "trimmed": self.trimmed,
-            "timestamp_echo": self.echo_timestamp,
+            "timestamp_echo": self.block[P_ECHO],
             "delay": min((now - self.echo_arrival) // 1000, MASK),
             "window": min(window, MASK),
             "queue_depth": depth,

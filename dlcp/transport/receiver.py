@@ -8,23 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlcp.transport.admission import Admission
-from dlcp.transport.arrivals import Group, arrange
+from dlcp.transport.arrivals import Came
 from dlcp.transport.core import MILLISECOND, Core, microseconds
+from dlcp.transport.datagram import Datagram
 from dlcp.transport.events import MessageReceived
 from dlcp.transport.finished import Finished
 from dlcp.transport.incoming import IncomingMessage
-from dlcp.transport.packets import Frames
-from dlcp.transport.screening import Screened
-from dlcp.transport.single import Datagram
-from dlcp.wire.header import BUSY, HEADER, HEADER_BYTES, OVER, PacketType
+from dlcp.wire.header import BUSY, OVER, PacketType
 
 Bytes = NDArray[np.uint8]
 
 COMPLETION_TIMER: Final = "completion"
-_FLAGS_BYTE: Final = HEADER.slots["priority"].byte
-_PROTECTED_BIT: Final = 1 << HEADER.slots["protected"].shift
-_TRIMMED_BIT: Final = 1 << HEADER.slots["trimmed"].shift
-_RETRANSMISSION_BIT: Final = 1 << HEADER.slots["retransmission"].shift
 _NONE: Final = np.zeros(0, np.int64)
 
 
@@ -71,121 +65,44 @@ class Receiver:
 
     # -- data --------------------------------------------------------------------------------------------------------------
 
-    def on_data(self, frames: list[Frames], screened: Screened, which: NDArray[np.int64], now: int) -> None:
-        """Places the data packets ``which`` (indices into ``screened``, ascending)."""
-        groups = arrange(screened, which)
-        if groups is None:
-            self._on_odd(frames, screened, which, now)
-            return
-        for group in groups:
-            incoming = self._find(
-                group.source, group.message, (group.length, group.stride, group.bound, group.protected_packets), group.size, now
-            )
-            if incoming is None:
-                self._note_straggler(group.source, group.message, _all_again(group.flags))
-                continue
-            if incoming.place_runs(frames, group.runs, group.indices, group.ascending, group.protected, now):
-                new = group.size
-                self._core.counters["delivered"] += new
-            else:
-                new = self._place_one_by_one(frames, group, incoming, now)
-            if self.keep_tags:
-                incoming.note_tags(group.indices, group.flags)
-            self._placed(incoming, _all_again(group.flags), new, now)
-
-    def on_packet(self, packet: Datagram, now: int) -> None:
-        """Places one data packet, which is whole and well-formed."""
-        core = self._core
+    def meet(self, packet: Datagram, now: int) -> IncomingMessage | None:
+        """Returns the message that a data packet, whole and well-formed, belongs to; None if it must not be placed."""
         incoming = self._find(packet.source, packet.message, packet.described, 1, now)
         if incoming is None:
-            self._note_straggler(packet.source, packet.message, packet.again)
-            return
-        index = packet.offset // packet.stride
-        new = incoming.place_one(packet.body, index, packet.protected, now)
-        core.counters["delivered" if new else "duplicate"] += 1
-        if self.keep_tags:
-            incoming.note_tag(index, packet.flags)
-        self._placed(incoming, packet.again, new, now)
+            self._note_straggler(packet)
+        return incoming
 
-    def _place_one_by_one(self, frames: list[Frames], group: Group, incoming: IncomingMessage, now: int) -> int:
-        """Some packets of the group are duplicates; returns how many are not."""
-        total = 0
-        for frame in np.unique(group.frame).tolist():
-            mine = group.frame == frame
-            payload = frames[frame].data[:, HEADER_BYTES:]
-            new = incoming.place(payload, group.row[mine], group.indices[mine], group.protected[mine], now)
-            self._core.counters["delivered"] += new
-            self._core.counters["duplicate"] += int(np.count_nonzero(mine)) - new
-            total += new
-        return total
+    def on_came(self, came: Came, now: int) -> None:
+        """Packets of a message have been placed."""
+        incoming = came.message
+        incoming.account(came.new, came.new_protected, now)
+        counters = self._core.counters
+        counters["delivered"] += came.new
+        if came.new != came.packets:
+            counters["duplicate"] += came.packets - came.new
+        self._placed(incoming, came.again == came.packets, came.new, now)
 
-    def _on_odd(self, frames: list[Frames], screened: Screened, which: NDArray[np.int64], now: int) -> None:
-        """A batch with packets that are trimmed, malformed or contradict each other: stretch by stretch."""
-        frame, sources, keys = screened.frame[which], screened.sources[which], screened.keys[which]
-        offsets = screened.records["offset"][which].astype(np.int64)
-        flags = screened.headers[which, _FLAGS_BYTE]
-        payloads = screened.lengths[which] - HEADER_BYTES
-        change = np.flatnonzero((np.diff(frame) != 0) | (np.diff(keys) != 0) | (np.diff(sources) != 0)) + 1
-        for part in np.split(np.arange(which.size), change):
-            data = frames[frame[part[0]]].data
-            self._on_group(data, screened, which[part], offsets[part], flags[part], payloads[part], now)
+    def on_odd(self, packets: list[Datagram], now: int) -> None:
+        """Takes data packets that are trimmed, malformed, or contradict what is known of their message."""
+        trimmed: dict[IncomingMessage, list[Datagram]] = {}
+        for packet in packets:
+            incoming = self.meet(packet, now)
+            if incoming is None:
+                continue
+            inside = packet.offset < incoming.length or packet.offset == incoming.length == 0
+            if packet.trimmed and inside and packet.offset % incoming.stride == 0:
+                trimmed.setdefault(incoming, []).append(packet)
+            else:
+                self._core.counters["malformed"] += 1
+        for incoming, cut in trimmed.items():
+            indices = np.array([packet.offset // incoming.stride for packet in cut], np.int64)
+            self._on_trimmed(incoming, indices, np.array([packet.protected for packet in cut], bool), now)
 
-    def _on_group(
-        self,
-        data: Bytes,
-        screened: Screened,
-        which: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        flags: NDArray[np.uint8],
-        payloads: NDArray[np.int64],
-        now: int,
-    ) -> None:
-        """Packets of one message from one frame."""
-        core = self._core
-        record = screened.records[which[0]]
-        source = int(screened.sources[which[0]])
-        message = message_key(screened, int(which[0]))
-        incoming = self._find(source, message, _described(record), len(which), now)
-        if incoming is None:
-            self._note_straggler(source, message, _all_again(flags))
-            return
-        stride = incoming.stride
-        indices = offsets // stride
-        expected = np.minimum(stride, incoming.length - offsets)
-        ok = (offsets == indices * stride) & ((offsets < incoming.length) | ((incoming.length == 0) & (offsets == 0)))
-        if len(which) > 1:
-            same = _descriptor(screened, which)
-            ok &= (same == same[0]).all(axis=1)
-        protected = (flags & _PROTECTED_BIT) != 0
-        trimmed = (flags & _TRIMMED_BIT) != 0
-        if trimmed.any():
-            self._on_trimmed(incoming, indices[ok & trimmed], protected[ok & trimmed], now)
-            ok &= trimmed | (payloads == expected)
-            whole = ok & ~trimmed
-        else:
-            ok &= payloads == expected
-            whole = ok
-        row = screened.row[which]
-        if not whole.all():
-            core.counters["malformed"] += int(np.count_nonzero(~ok))
-            if not whole.any():
-                return
-            row, indices, protected, flags = row[whole], indices[whole], protected[whole], flags[whole]
-        rows: NDArray[np.int64] | slice = row
-        if int(row[-1]) - int(row[0]) == row.size - 1 and _ascending(row):
-            rows = slice(int(row[0]), int(row[-1]) + 1)
-        new = incoming.place(data[:, HEADER_BYTES:], rows, indices, protected, now)
-        core.counters["delivered"] += new
-        core.counters["duplicate"] += int(indices.size) - new
-        if self.keep_tags:
-            incoming.note_tags(indices, flags)
-        self._placed(incoming, _all_again(flags), new, now)
-
-    def _note_straggler(self, source: int, message: int, again: bool) -> None:
-        """Packets came for which there is no message: was one of them given up?  ``again``: all are retransmissions."""
-        flow = self._core.peers[source]
-        finished = flow.finished.get(message)
-        if finished is not None and finished.missing and not again:
+    def _note_straggler(self, packet: Datagram) -> None:
+        """A packet came for which there is no message: was it given up?"""
+        flow = self._core.peers[packet.source]
+        finished = flow.finished.get(packet.message)
+        if finished is not None and finished.missing and not packet.again:
             flow.ordering.straggler_came()
 
     def _placed(self, incoming: IncomingMessage, again: bool, new: int, now: int) -> None:
@@ -248,6 +165,8 @@ class Receiver:
         incoming = IncomingMessage(source, message, length, stride, bound, protected_packets, buffer, now)
         incoming.posted = expected is not None
         incoming.allowed = core.evenness.allowed(source, message, incoming.packets, bound)
+        if self.keep_tags:
+            incoming.keep_tags()
         flow.incoming[message] = incoming
         return incoming
 
@@ -291,6 +210,8 @@ class Receiver:
         self._decide(incoming, now)
 
     def _deadline(self, incoming: IncomingMessage) -> int | None:
+        if not (incoming.probed or incoming.satisfied):
+            return None
         grace = self._core.policy.grace
         flow = self._core.peers[incoming.peer]
         # A sender that waits for feedback is silent for a round trip and for as long as feedback is held back here.
@@ -345,6 +266,7 @@ class Receiver:
         key = (incoming.peer, incoming.message)
         flow = core.peers[incoming.peer]
         del flow.incoming[incoming.message]
+        core.arrivals.close(incoming)
         core.timers.cancel((COMPLETION_TIMER, *key))
         self.admission.completed(flow, incoming)
         lost = incoming.lost() if incoming.missing else _NONE
@@ -385,29 +307,3 @@ class Receiver:
             busy=busy,
         )
         self._core.send_control(peer, packet)
-
-
-def message_key(screened: Screened, index: int) -> int:
-    """Returns the 64-bit message id of datagram ``index``."""
-    return int.from_bytes(screened.keys[index].tobytes(), "big")
-
-
-def _all_again(flags: Bytes) -> bool:
-    """Whether all packets are retransmissions; ``uint8[n]`` flags bytes."""
-    return bool((flags & _RETRANSMISSION_BIT).all())
-
-
-def _described(record: np.void) -> tuple[int, int, int, int]:
-    """Returns length, stride, bound and protected count, as a header says them."""
-    return int(record["length"]), int(record["stride"]), int(record["bound"]), int(record["protected_packets"])
-
-
-def _descriptor(screened: Screened, which: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Returns the header bytes that all packets of a message share: length, then stride, bound and protected count."""
-    length, stride = HEADER.slots["length"].byte, HEADER.slots["stride"].byte
-    shared: NDArray[np.uint8] = screened.headers[np.ix_(which, [*range(length, length + 4), *range(stride, stride + 6)])]
-    return shared
-
-
-def _ascending(rows: NDArray[np.int64]) -> bool:
-    return rows.size == 1 or bool((np.diff(rows) > 0).all())

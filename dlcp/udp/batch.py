@@ -18,9 +18,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dlcp.compiler.raw import address_of
 from dlcp.transport.packets import Burst
 from dlcp.udp.send import BLOCKED, MAX_PAYLOAD, Sender
-from dlcp.udp.syscalls import CMSG, CMSG_HEADER, CMSG_SPACE, MMSGHDR, SOL_UDP, UDP_SEGMENT, address_of, sendmmsg, tos_option
+from dlcp.udp.syscalls import CMSG, CMSG_HEADER, CMSG_SPACE, MMSGHDR, SOL_UDP, UDP_SEGMENT, sendmmsg, tos_option
 from dlcp.wire.header import HEADER_BYTES
 
 _PACKETS: Final = 1024

@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from dlcp.udp.syscalls import IP_MTU, IPV6_MTU, address_of
+from dlcp.compiler.raw import address_of
+from dlcp.udp.syscalls import IP_MTU, IPV6_MTU
 
 _SIOCGIFCONF: Final = 0x8912
 _SIOCGIFFLAGS: Final = 0x8913

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dlcp.compiler.raw import address_of
 from dlcp.errors import UnreachableError
-from dlcp.udp.syscalls import address_of
 
 _SOCKADDR_BYTES: Final = {socket.AF_INET: 16, socket.AF_INET6: 28}
 

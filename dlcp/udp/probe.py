@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dlcp.compiler.raw import address_of
 from dlcp.udp import syscalls
 from dlcp.udp.syscalls import (
     CMSG_SPACE,
@@ -25,7 +26,6 @@ from dlcp.udp.syscalls import (
     SOL_UDP,
     UDP_GRO,
     UDP_SEGMENT,
-    address_of,
     receive_tos_option,
     tos_option,
 )

@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dlcp.compiler.raw import address_of
 from dlcp.udp.metrics import PortCounters
-from dlcp.udp.syscalls import CMSG, CMSG_HEADER, CMSG_SPACE, IOVEC, MMSGHDR, address_of, recvmmsg
+from dlcp.udp.syscalls import CMSG, CMSG_HEADER, CMSG_SPACE, IOVEC, MMSGHDR, recvmmsg
 
 _BLOCKED: Final = (errno.EAGAIN, errno.EWOULDBLOCK)
 _LINE: Final = 64

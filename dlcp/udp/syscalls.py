@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from dlcp.compiler.raw import address_of
 
 # Linux constants that the socket module does not export (linux/udp.h, linux/in.h, linux/in6.h, asm-generic/socket.h).
 SOL_UDP: Final = 17
@@ -67,12 +68,6 @@ CMSG: Final = np.dtype(
         "itemsize": CMSG_SPACE,
     }
 )
-
-
-def address_of(array: NDArray[Any]) -> int:
-    """Returns the address of an array's first element; the caller keeps the array alive."""
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _load() -> ctypes.CDLL | None:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dlcp.errors import ConfigError
+from dlcp.errors import ConfigError, MissingPackage
 from dlcp.workload import Workload
-from sim.errors import MissingPackage
 from sim.traffic.units import Unit
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from dlcp.errors import DLCPError
-from sim.errors import MissingPackage
+from dlcp.errors import DLCPError, MissingPackage
 from sim.sweep.cells import Cell, Outcome, run_cell
 
 LIMIT: Final = 1 << 28

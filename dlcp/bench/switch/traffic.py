@@ -17,8 +17,9 @@ from typing import Final
 import numpy as np
 
 from dlcp.bench.switch.network import ArrivalCounter
+from dlcp.compiler.raw import address_of
 from dlcp.policy import Policy
-from dlcp.udp.syscalls import IOVEC, MMSGHDR, address_of, sendmmsg
+from dlcp.udp.syscalls import IOVEC, MMSGHDR, sendmmsg
 from dlcp.wire.codec import encode_header
 from dlcp.wire.header import HEADER_BYTES, LAYER_CLASSES, UDP_PORT, PacketType
 

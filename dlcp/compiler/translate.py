@@ -1,16 +1,17 @@
-"""Translates the engine's functions into LLVM's assembly language.
+"""Translates functions into LLVM's assembly language.
 
-The engine is written in a small part of Python: whole numbers, ``while``, ``if``, calls of its own functions. All values are
+They are written in a small part of Python: whole numbers, ``while``, ``if``, calls of each other. All values are
 64-bit words, and memory is a pointer to them; so nothing has to be inferred, which takes a general compiler of Python most of
 its time. Anything outside of this part is refused with its place.
 
 Floor division, remainder, comparison in a row, ``and`` and ``or`` mean what they mean in Python. Arithmetic wraps at 64 bits;
-the engine stays below that, as its run as Python checks.
+who writes such functions stays below that, as their run as Python checks.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
 import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,8 +20,8 @@ from typing import Final
 MEMORY: Final = "Words"
 """The annotation of the parameter that is the memory."""
 
-PRIMITIVES: Final = ("ld", "st", "lowest", "highest")
-"""Functions that are instructions here."""
+PRIMITIVES: Final = frozenset("ld st lowest highest octet put_octet big64 put_big64 here64 put_here64 move".split())
+"""Functions that are instructions here: those of :mod:`dlcp.compiler.raw`, and bit scans."""
 
 _ARITHMETIC: Final = {
     ast.Add: "add",
@@ -42,6 +43,8 @@ _ORDER: Final = {
 }
 _INTRINSICS: Final = """declare i64 @llvm.cttz.i64(i64, i1)
 declare i64 @llvm.ctlz.i64(i64, i1)
+declare i64 @llvm.bswap.i64(i64)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
 
 
@@ -49,8 +52,8 @@ class NotTranslatable(Exception):
     """The engine uses something that is not translated."""
 
 
-def translate(modules: Sequence[types.ModuleType], entry: str) -> str:
-    """Returns the assembly text of all functions of some modules, of which only ``entry`` is visible from outside.
+def translate(modules: Sequence[types.ModuleType], *entries: str) -> str:
+    """Returns the assembly text of all functions of some modules, of which only ``entries`` are visible from outside.
 
     Raises:
         NotTranslatable: A function uses something else than whole numbers and the statements that are known.
@@ -60,7 +63,7 @@ def translate(modules: Sequence[types.ModuleType], entry: str) -> str:
         path = Path(str(module.__file__))
         for node in ast.parse(path.read_text(encoding="utf-8"), str(path)).body:
             if isinstance(node, ast.FunctionDef) and node.name not in PRIMITIVES:
-                parts.append(_Function(node, module, node.name == entry).text)
+                parts.append(_Function(node, module, node.name in entries).text)
     return "\n".join(parts)
 
 
@@ -100,7 +103,7 @@ class _Function:
     # Bookkeeping
 
     def _refuse(self, node: ast.AST, what: str) -> NotTranslatable:
-        return NotTranslatable(f"{self._file}:{getattr(node, 'lineno', 0)}: {what} is not in the engine's part of Python")
+        return NotTranslatable(f"{self._file}:{getattr(node, 'lineno', 0)}: {what} is not in the part of Python that is compiled")
 
     def _emit(self, line: str) -> None:
         if not self._open:
@@ -307,6 +310,8 @@ class _Function:
         if name == "highest":
             zeros = self._value(f"call i64 @llvm.ctlz.i64(i64 {self._word(node.args[0])}, i1 true)")
             return self._value(f"sub i64 63, {zeros}")
+        if name in PRIMITIVES:
+            return self._raw(name, [self._word(argument) for argument in node.args])
         function = self._globals.get(name)
         if not isinstance(function, types.FunctionType):
             raise self._refuse(node, f"the function {name}")
@@ -325,6 +330,29 @@ class _Function:
             self._emit(f"call void @{_symbol(function)}({arguments})")
             return "0"
         return self._value(f"call i64 @{_symbol(function)}({arguments})")
+
+    def _raw(self, name: str, words: list[str]) -> str:
+        """What :mod:`dlcp.compiler.raw` does to memory by address, aligned or not."""
+        at = [self._value(f"inttoptr i64 {word} to ptr") for word in (words[:2] if name == "move" else words[:1])]
+        match name:
+            case "octet":
+                return self._value(f"zext i8 {self._value(f'load i8, ptr {at[0]}')} to i64")
+            case "put_octet":
+                self._emit(f"store i8 {self._value(f'trunc i64 {words[1]} to i8')}, ptr {at[0]}")
+            case "here64":
+                return self._value(f"load i64, ptr {at[0]}, align 1")
+            case "put_here64":
+                self._emit(f"store i64 {words[1]}, ptr {at[0]}, align 1")
+            case "big64":
+                return self._big(self._value(f"load i64, ptr {at[0]}, align 1"))
+            case "put_big64":
+                self._emit(f"store i64 {self._big(words[1])}, ptr {at[0]}, align 1")
+            case "move":
+                self._emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {at[0]}, ptr {at[1]}, i64 {words[2]}, i1 false)")
+        return "0"
+
+    def _big(self, word: str) -> str:
+        return self._value(f"call i64 @llvm.bswap.i64(i64 {word})") if sys.byteorder == "little" else word
 
     def _pointer(self, node: ast.expr) -> str:
         if isinstance(node, ast.Name) and node.id in self._memory:

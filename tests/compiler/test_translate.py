@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import compiled
+from dlcp.compiler import llvm as compiled
+from dlcp.compiler.llvm import Program
+from dlcp.compiler.translate import NotTranslatable, translate
+from sim.compiled import ENGINE, ENTRY
 from sim.engine import loop
-from sim.translate import NotTranslatable, translate
 
 llvmlite = pytest.importorskip("llvmlite")
 
@@ -80,7 +82,7 @@ def module(tmp_path, source):
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory):
     made = module(tmp_path_factory.mktemp("sample"), SOURCE)
-    llvm = compiled.load_llvm()
+    llvm = ENGINE.load_llvm()
     code = compiled.object_file(llvm, translate([made], "both"))
     engine = compiled.linked(llvm, code)
     kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -125,10 +127,10 @@ def test_anything_else_is_refused_with_its_place(tmp_path, body, what):
 
 
 def test_only_the_entry_is_visible_and_nothing_is_left_out():
-    text = translate(compiled.MODULES, compiled.ENTRY)
+    text = translate(ENGINE.modules, ENTRY)
     defined = [line for line in text.splitlines() if line.startswith("define ")]
-    assert [line for line in defined if "internal" not in line] == [f"define i64 @{compiled.ENTRY}(ptr %m) nounwind {{"]
-    names = {module.__name__ for module in compiled.MODULES}
+    assert [line for line in defined if "internal" not in line] == [f"define i64 @{ENTRY}(ptr %m) nounwind {{"]
+    names = {module.__name__ for module in ENGINE.modules}
     assert loop.__name__ in names
     folder = Path(loop.__file__).parent
     holding = {f"sim.engine.{path.stem}" for path in folder.glob("*.py") if "\ndef " in path.read_text()}
@@ -137,25 +139,25 @@ def test_only_the_entry_is_visible_and_nothing_is_left_out():
 
 def test_machine_code_is_kept_and_found_again(tmp_path, monkeypatch):
     monkeypatch.setenv("DLCP_CACHE", str(tmp_path))
-    llvm = compiled.load_llvm()
-    code = compiled.kept(llvm)
+    llvm = ENGINE.load_llvm()
+    code = ENGINE.kept(llvm)
     (path,) = (tmp_path / "sim").iterdir()
     assert path.read_bytes()[32:] == code
-    monkeypatch.setattr(compiled, "machine_code", lambda _: pytest.fail("compiled again"))
-    assert compiled.kept(llvm) == code
+    monkeypatch.setattr(Program, "machine_code", lambda *_: pytest.fail("compiled again"))
+    assert ENGINE.kept(llvm) == code
 
 
 def test_without_a_place_for_it_machine_code_is_made_every_time(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DLCP_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(compiled, "machine_code", lambda _: b"made")
-    assert compiled.kept(compiled.load_llvm()) == b"made"
+    monkeypatch.setattr(Program, "machine_code", lambda *_: b"made")
+    assert ENGINE.kept(ENGINE.load_llvm()) == b"made"
 
 
 def test_a_damaged_file_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("DLCP_CACHE", str(tmp_path))
     (tmp_path / "sim").mkdir()
-    path = tmp_path / "sim" / f"{compiled.digest(compiled.load_llvm())}.o"
+    path = tmp_path / "sim" / f"{ENGINE.digest(ENGINE.load_llvm())}.o"
     path.write_bytes(b"half")
     script = "from sim.compiled import compiled; compiled(); print('ran')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
