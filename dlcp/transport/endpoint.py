@@ -43,9 +43,9 @@ PACE_TIMER: Final = "pace"
 HELLO_EVERY_NS: Final = 50 * MILLISECOND
 FAREWELL_EVERY_NS: Final = 20 * MILLISECOND
 """How often an endpoint that has given up says so to a peer that still wants something."""
-RECEIVE_SHARE: Final = 16
+RECEIVE_SHARE: Final = 8
 """What is received may wait for this part of the shortest round trip, so that a pass of the loop handles more."""
-RECEIVE_INTERVAL_NS: Final = 1_000_000
+RECEIVE_INTERVAL_NS: Final = 4_000_000
 """Longest such time."""
 _ASKING: Final = (PacketType.DATA, PacketType.PROBE, PacketType.PING, PacketType.HELLO)
 

@@ -28,6 +28,9 @@ _SEND_BUDGET: Final = 1024
 _TRICKLE: Final = 8
 """A batch so small came off an empty queue: there is no need to look at once whether there is more."""
 
+_PLENTY_BYTES: Final = 1 << 20
+"""A machine that hands out less than this, and less than it was asked for, has nothing more for now."""
+
 _BLOCKED_PAUSE: Final = 1_000_000
 """Nanoseconds that a due timer waits at least while the send buffer is full."""
 
@@ -231,17 +234,19 @@ class IOThread:
             readable = self._wait()
 
     def _transmit(self) -> bool:
-        """Sends up to the budget; tells whether it is worth trying again at once."""
+        """Sends up to the budget; tells whether there may be more to send at once."""
         delaying = self._delaying
         if delaying is not None and delaying.blocked():
             delaying.release(self._clock())
             if delaying.blocked():
                 return False
-        queue = self._queue
+        queue, more = self._queue, True
         if not queue:
-            queue = self._queue = list(self._machine.transmit(self._clock(), self._port.room))
+            room = self._port.room
+            queue = self._queue = list(self._machine.transmit(self._clock(), room))
             if not queue:
                 return False
+            more = _most_bytes(queue) >= min(room, _PLENTY_BYTES)
         count = packets = 0
         for burst in queue:
             count += 1
@@ -250,7 +255,7 @@ class IOThread:
                 break
         sent = self._port.send(queue if count == len(queue) else queue[:count])
         del queue[:sent]
-        return sent == count
+        return sent == count and (more or bool(queue))
 
     def _wait(self) -> bool:
         """Sleeps until something happens; tells whether the port is readable."""
@@ -269,13 +274,12 @@ class IOThread:
         timeout = None if due is None else max(0, due - now)
         rest = self._received + self._machine.receive_interval() - now
         if 0 < rest and not blocked:
-            # As network cards do it (interrupt moderation): the first datagram is taken at once, the next ones together.
-            early = timeout is not None and timeout < rest
-            _, _, woken = self._poller.wait(timeout if early else rest, for_write=False, for_read=False)
-            if woken or early:
+            # As network cards do it (interrupt moderation): the first datagram is taken at once, the next ones together.  What is
+            # due meanwhile waits too, for that is a small part of a round trip.
+            _, _, woken = self._poller.wait(rest, for_write=False, for_read=False)
+            if woken:
                 self._asleep = False
-                if woken:
-                    self._waker.drain()
+                self._waker.drain()
                 return False
             timeout = None if due is None else max(0, due - self._clock())
         if blocked and timeout is not None:
@@ -286,3 +290,8 @@ class IOThread:
         if woken:
             self._waker.drain()
         return readable
+
+
+def _most_bytes(bursts: list[Burst]) -> int:
+    """Returns what the bursts hold at most; only the last datagram of each may be shorter than its first."""
+    return sum(len(burst.headers) * (burst.headers.shape[1] + int(burst.sizes[0])) for burst in bursts)
