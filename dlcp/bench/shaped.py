@@ -1,7 +1,8 @@
 """A star of shaped links between network namespaces of its own, for measurements where the network is to be the limit.
 
-Each rank has a namespace; a bridge in one more joins them.  Both ends of every link are shaped with HTB with a FIFO of a given
-number of packets, as a plain switch would.  Offloads are off: a queue would count a super-packet of 64 KB as one packet.
+Each rank has a namespace; a bridge in one more joins them.  Both ends of every link are shaped with HTB.  Hosts have a FIFO of a
+given number of packets; so has the switch, or it is set up as ``dlcp switch export --vendor tc`` says: queues by class, selective
+dropping, congestion marks.  Offloads are off: a queue would count a super-packet of 64 KB as one packet.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dlcp.errors import DLCPError
+
+if TYPE_CHECKING:
+    from dlcp.policy import Policy
 
 _CLONE_NEWNET: Final = 0x40000000
 _CLONE_NEWNS: Final = 0x00020000
@@ -39,13 +45,14 @@ class ShapedStar:
     Args:
         ranks: Number of leaves.
         rate_bps: Rate of each link in each direction.
-        queue_packets: Room of the FIFO before each link.
+        queue_packets: Room before each link.
+        policy: What the switch enforces; None: it is a plain one.
 
     Raises:
         NoNamespacesError: It cannot be built; the message says what is missing.
     """
 
-    def __init__(self, ranks: int, rate_bps: int, queue_packets: int = 100) -> None:
+    def __init__(self, ranks: int, rate_bps: int, queue_packets: int = 100, policy: Policy | None = None) -> None:
         for tool in ("ip", "tc", "ethtool"):
             if shutil.which(tool) is None:
                 raise NoNamespacesError(f"{tool} is missing; install iproute2 and ethtool")
@@ -59,6 +66,8 @@ class ShapedStar:
         self._made: list[str] = []
         try:
             self._build(rate_bps, queue_packets)
+            if policy is not None:
+                self._enforce(rate_bps, queue_packets, policy)
         except BaseException:
             self.close()
             raise
@@ -70,7 +79,7 @@ class ShapedStar:
         self._in(self._middle, "ip", "link", "add", "bridge", "type", "bridge", "mcast_snooping", "0")
         self._in(self._middle, "ip", "link", "set", "bridge", "up")
         for rank, (name, address) in enumerate(zip(self.names, self.addresses, strict=True)):
-            port = f"p{rank}"
+            port = f"eth{rank + 1}"
             self._in(name, "ip", "link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", self._middle)
             self._in(self._middle, "ip", "link", "set", port, "master", "bridge", "up")
             self._in(name, "ip", "address", "add", f"{address}/24", "dev", INTERFACE)
@@ -85,6 +94,18 @@ class ShapedStar:
         shown = self._in(self._middle, "tc", "qdisc", "show")
         if shown.count("htb") != len(self.names):
             raise NoNamespacesError("the kernel has no HTB, so links cannot be shaped")
+
+    def _enforce(self, rate_bps: int, queue_packets: int, policy: Policy) -> None:
+        """Sets the switch up as a DLCP switch, by the script that would do so on a real one."""
+        from dlcp.fabric.export import export_text
+        from dlcp.topology import Star
+        from dlcp.units import Buffer, Rate
+
+        star = Star(hosts=len(self.names), rate=Rate(rate_bps), buffer=Buffer(queue_packets, "packets")).build()
+        with tempfile.NamedTemporaryFile("w", prefix=_PREFIX, suffix=".tc.py", encoding="utf-8") as script:
+            script.write(export_text("tc", star, policy, star.switches[0].name, "eth{port}"))
+            script.flush()
+            self._in(self._middle, sys.executable, "-I", script.name, "up")
 
     def _in(self, name: str, *command: str) -> str:
         return _run("ip", "netns", "exec", name, *command)

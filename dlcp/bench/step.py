@@ -40,6 +40,8 @@ class StepSettings:
         elements: Elements of the model, over all layers.
         compute_s: Forward and backward pass of the model together; a third is forward.
         rate_bps: Of each rank's link; None measures over loopback, unshaped.
+        queue_packets: Packets that find room before a link.
+        plain_switch: The switch has one FIFO a port; else it enforces the policy.
         steps: Steps of a turn.
         turns: Turns of each candidate.
         warmup: Turns before them.
@@ -54,6 +56,7 @@ class StepSettings:
     compute_s: float
     rate_bps: int | None
     queue_packets: int
+    plain_switch: bool
     steps: int
     turns: int
     warmup: int
@@ -154,7 +157,8 @@ def measure_steps(settings: StepSettings, progress: Callable[[str, int, int], No
     with ended_by_sigterm(), ExitStack() as stack:
         star = None
         if settings.rate_bps is not None:
-            star = stack.enter_context(ShapedStar(settings.ranks, settings.rate_bps, settings.queue_packets))
+            enforced = None if settings.plain_switch else settings.policy
+            star = stack.enter_context(ShapedStar(settings.ranks, settings.rate_bps, settings.queue_packets, enforced))
         port = _PORT if star is not None else _free_port()
         crew = stack.enter_context(Crew(settings.ranks, lambda rank: _worker(settings, rank, star, port)))
         return _take_turns(crew, settings, progress)
@@ -197,6 +201,7 @@ def step_document(settings: StepSettings, outcome: StepOutcome) -> dict[str, Any
     report["ratio_gloo"] = found["pipelined"].p50_s / found["gloo"].p50_s
     report["ratio_flat"] = found["pipelined"].p50_s / found["pipelined_flat"].p50_s
     report["compute_s"] = settings.compute_s
+    report["switch"] = None if settings.rate_bps is None else "fifo" if settings.plain_switch else "dlcp"
     payload = 4 * settings.elements * 2 * (settings.ranks - 1) / settings.ranks
     report["communication_ideal_s"] = None if settings.rate_bps is None else 8 * payload / settings.rate_bps
     report["candidates"] = {name: {**summary.to_dict(), "times_s": outcome.times[name]} for name, summary in found.items()}

@@ -49,8 +49,8 @@ from dlcp.transport.intake_layout import (
     I_STAMP,
     I_WORDS,
     I_WORLD,
-    MASK32,
     P_WORDS,
+    R_WORDS,
     REACH,
     REFUSALS,
     REST_ROOM,
@@ -137,7 +137,7 @@ class Arrivals:
         sources = entries + ENTRIES * E_WORDS
         messages = sources + identity.world
         rest = messages + ENTRIES
-        self._array = np.zeros(rest + 2 * REST_ROOM, np.int64)
+        self._array = np.zeros(rest + R_WORDS * REST_ROOM, np.int64)
         self.words = self._array.data
         for at, value in (
             (I_RANK, identity.rank),
@@ -219,7 +219,7 @@ class Arrivals:
         self._number = len(frames)
         self._large = sum(frame.data.nbytes for frame in frames) > _RELEASE_BYTES
         words = self.words
-        words[I_NOW] = now // 1000 & MASK32
+        words[I_NOW] = now
         words[I_CLOSED] = closed
         words[I_FRAME] = words[I_ROW] = words[I_ORPHAN] = 0
         self.renew()
@@ -259,10 +259,10 @@ class Arrivals:
                 came.append(Came(message, *words[at + E_COUNT : at + E_NEW_PROTECTED + 1].tolist()))
         return came
 
-    def rest(self) -> list[tuple[int, int]]:
-        """Returns frame and row of what is left to others, in the order of arrival."""
-        flat = self.words[self._rest : self._rest + 2 * self.words[I_REST]].tolist()
-        return list(zip(flat[::2], flat[1::2], strict=True))
+    def rest(self) -> list[tuple[int, int, int]]:
+        """Returns frame and row of what is left to others, and microseconds waited, in the order of arrival."""
+        flat = self.words[self._rest : self._rest + R_WORDS * self.words[I_REST]].tolist()
+        return list(zip(flat[::R_WORDS], flat[1::R_WORDS], flat[2::R_WORDS], strict=True))
 
     def refused(self) -> dict[str, int]:
         """Returns how many datagrams were not ours, by reason, since this was last asked."""

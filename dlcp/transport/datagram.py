@@ -44,6 +44,7 @@ class Datagram(NamedTuple):
         message: 64-bit message id.
         length, offset, sequence, timestamp, stride, bound, protected_packets: As the header says.
         body: ``uint8[n]``, what follows the header; a view of the receive buffer.
+        waited_us: How long it waited on this host before it was taken.
     """
 
     kind: int
@@ -58,6 +59,7 @@ class Datagram(NamedTuple):
     bound: int
     protected_packets: int
     body: NDArray[np.uint8]
+    waited_us: int
 
     @property
     def described(self) -> tuple[int, int, int, int]:
@@ -80,11 +82,11 @@ class Datagram(NamedTuple):
         return bool(self.flags & _RETRANSMISSION_BIT)
 
 
-def datagram(frame: Frames, row: int) -> Datagram:
+def datagram(frame: Frames, row: int, waited_us: int = 0) -> Datagram:
     """Reads the datagram in a row that has passed the gate."""
     first, flags, _, source, _, _, *numbers, _ = _FIELDS.unpack(frame.data[row, :HEADER_BYTES].tobytes())
     body = frame.data[row, HEADER_BYTES : int(frame.lengths[row])]
-    return Datagram._make((first & 0x0F, flags, source, *numbers, body))
+    return Datagram._make((first & 0x0F, flags, source, *numbers, body, waited_us))
 
 
 def _fits() -> bool:

@@ -47,6 +47,8 @@ RECEIVE_SHARE: Final = 8
 """What is received may wait for this part of the shortest round trip, so that a pass of the loop handles more."""
 RECEIVE_INTERVAL_NS: Final = 4_000_000
 """Longest such time."""
+SLOW_NS: Final = 4_000_000
+"""Where a round trip takes that long, a quarter of it is waited for at least."""
 _ASKING: Final = (PacketType.DATA, PacketType.PROBE, PacketType.PING, PacketType.HELLO)
 
 
@@ -212,7 +214,8 @@ class Endpoint:
     def receive_interval(self) -> int:
         """Returns for how many nanoseconds datagrams may wait for others: a small part of the round trip, which grows by it."""
         shortest = min((flow.rtt.smoothed for flow in self._core.peers.values() if flow.rtt.minimum is not None), default=0)
-        return min(shortest // RECEIVE_SHARE, RECEIVE_INTERVAL_NS)
+        longest = RECEIVE_INTERVAL_NS if shortest >= SLOW_NS else RECEIVE_INTERVAL_NS // 4
+        return min(max(shortest // RECEIVE_SHARE, SLOW_NS // 4 if shortest >= SLOW_NS else 0), longest)
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` wants to be called."""
@@ -271,7 +274,7 @@ class Endpoint:
         rest = arrivals.rest()
         if not rest:
             return
-        packets = [datagram(frames[frame], row) for frame, row in rest]
+        packets = [datagram(frames[frame], row, waited_us) for frame, row, waited_us in rest]
         if self._closed:
             self._answer_closed(packets, now)
             return
@@ -303,7 +306,7 @@ class Endpoint:
         core = self._core
         try:
             if kind is PacketType.FEEDBACK:
-                self._sender.on_feedback(peer, FEEDBACK_BODY.decode_one(body[: FEEDBACK_BODY.size]), now)
+                self._sender.on_feedback(peer, FEEDBACK_BODY.decode_one(body[: FEEDBACK_BODY.size]), now, packet.waited_us)
             elif kind is PacketType.PROBE:
                 self._receiver.on_probe(packet, now)
             elif kind in (PacketType.STATUS, PacketType.STOP):

@@ -26,6 +26,8 @@ from dlcp.transport.intake_layout import (
     E_TAGS,
     E_WORDS,
     ENTRIES,
+    F_CAME,
+    F_CAME_PITCH,
     F_DATA,
     F_ECN,
     F_LENGTHS,
@@ -83,10 +85,13 @@ from dlcp.transport.intake_layout import (
     P_NEWEST,
     P_PACKETS,
     P_STAMP,
+    P_WAITED,
     P_WORDS,
+    R_WORDS,
     REACH,
     REST_ROOM,
     UNKNOWN,
+    WAITED_MOST,
 )
 
 
@@ -134,11 +139,12 @@ def entry_of(m: Words, source: int, message: int) -> int:
     return 0
 
 
-def leave(m: Words, frame: int, row: int) -> None:
+def leave(m: Words, frame: int, row: int, waited: int) -> None:
     """Leaves a packet to others."""
-    at = ld(m, I_REST_LIST) + 2 * ld(m, I_REST)
+    at = ld(m, I_REST_LIST) + R_WORDS * ld(m, I_REST)
     st(m, at, frame)
     st(m, at + 1, row)
+    st(m, at + 2, waited)
     st(m, I_REST, ld(m, I_REST) + 1)
 
 
@@ -157,7 +163,7 @@ def meet(m: Words, source: int) -> int:
     return peer
 
 
-def count(m: Words, peer: int, sequence: int, timestamp: int, priority: int, marked: int, depth: int) -> None:
+def count(m: Words, peer: int, sequence: int, timestamp: int, priority: int, marked: int, depth: int, waited: int) -> None:
     """Counts a numbered packet, and looks whether it is in order among those of its class."""
     st(m, peer + P_COUNT, ld(m, peer + P_COUNT) + 1)
     st(m, peer + P_MARKED, ld(m, peer + P_MARKED) + marked)
@@ -168,9 +174,10 @@ def count(m: Words, peer: int, sequence: int, timestamp: int, priority: int, mar
         st(m, peer + P_HIGHEST, sequence)
         st(m, peer + P_ECHO, timestamp)
         st(m, peer + P_NEWEST, 1)
+        st(m, peer + P_WAITED, waited)
     st(m, peer + P_PACKETS, ld(m, peer + P_PACKETS) + 1)
     st(m, peer + P_IN_ORDER, ld(m, peer + P_IN_ORDER) + 1)
-    delay = (ld(m, I_NOW) - timestamp) & MASK32
+    delay = (ld(m, I_NOW) // 1000 - waited - timestamp) & MASK32
     distance = 1
     if not newest and ld(m, peer + P_CLASS_KNOWN + priority):
         distance = ahead(sequence, ld(m, peer + P_CLASS_HIGHEST + priority))
@@ -248,7 +255,15 @@ def odd(first: int, length: int, offset: int, stride: int, size: int) -> int:
     return size - H_BYTES != (stride if stride < rest else rest)
 
 
-def packet(m: Words, at: int, size: int, ecn: int, frame: int, row: int) -> int:
+def waited_of(m: Words, arrival: int) -> int:
+    """Returns the microseconds that a datagram waited on this host."""
+    if arrival == 0:
+        return 0
+    waited = (ld(m, I_NOW) - arrival) // 1000
+    return waited if waited > 0 and waited < WAITED_MOST else 0
+
+
+def packet(m: Words, at: int, size: int, ecn: int, waited: int, frame: int, row: int) -> int:
     """Takes one datagram, ``size`` bytes at an address; returns a verdict."""
     if not gate(m, at, size):
         return DONE
@@ -259,7 +274,7 @@ def packet(m: Words, at: int, size: int, ecn: int, frame: int, row: int) -> int:
         if ld(m, I_REST) == REST_ROOM:
             return FULL
         meet(m, source)
-        leave(m, frame, row)
+        leave(m, frame, row, waited)
         return DONE
     last = big64(at + 40)
     entry = 0
@@ -282,13 +297,13 @@ def packet(m: Words, at: int, size: int, ecn: int, frame: int, row: int) -> int:
         if kind != H_DATA:
             st(m, peer + P_ASKING, 1)
         priority = (first >> H_PRIORITY_SHIFT) & 7
-        count(m, peer, (numbers >> 32) & MASK32, numbers & MASK32, priority, ecn & 3 == 3, last & MASK16)
+        count(m, peer, (numbers >> 32) & MASK32, numbers & MASK32, priority, ecn & 3 == 3, last & MASK16, waited)
     if entry:
         put(m, entry, at + H_BYTES, first, big64(at + 24) & MASK32, (last >> 48) & MASK16, size - H_BYTES)
     elif ld(m, I_ORPHAN):
         st(m, I_ORPHAN, 0)
     else:
-        leave(m, frame, row)
+        leave(m, frame, row, waited)
     return DONE
 
 
@@ -304,11 +319,14 @@ def take(m: Words, frames: Words, number: int) -> int:
         lengths = ld(frames, f + F_LENGTHS)
         ecn = ld(frames, f + F_ECN)
         rows = ld(frames, f + F_ROWS)
+        came = ld(frames, f + F_CAME)
+        came_pitch = ld(frames, f + F_CAME_PITCH)
         while row < rows:
             size = here64(lengths + 8 * row)
             if size > width:
                 size = width
-            verdict = packet(m, data + row * pitch, size, octet(ecn + row), frame, row)
+            waited = waited_of(m, here64(came + row * came_pitch) if came else 0)
+            verdict = packet(m, data + row * pitch, size, octet(ecn + row), waited, frame, row)
             if verdict != DONE:
                 st(m, I_FRAME, frame)
                 st(m, I_ROW, row)

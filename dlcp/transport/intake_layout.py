@@ -21,7 +21,7 @@ I_CLOSED: Final = 3
 I_STAMP: Final = 4
 """Number of the batch."""
 I_NOW: Final = 5
-"""The receiver's clock in microseconds, 32 bits."""
+"""The receiver's clock in nanoseconds."""
 I_FRAME: Final = 6
 I_ROW: Final = 7
 """The next packet."""
@@ -58,6 +58,8 @@ P_PACKETS: Final = 8
 P_IN_ORDER: Final = 9
 P_EXTENT: Final = 10
 """Packets in all, in a row without one out of order, and by how many nanoseconds one came late: see ``ordering``."""
+P_WAITED: Final = 11
+"""Microseconds that the packet with the highest number waited on this host before it was taken."""
 P_CLASS_HIGHEST: Final = 16
 P_CLASS_DELAY: Final = 24
 P_CLASS_KNOWN: Final = 32
@@ -86,6 +88,8 @@ ENTRIES: Final = 1024
 REACH: Final = 4
 """How many places a message may have in the table."""
 REST_ROOM: Final = 512
+R_WORDS: Final = 3
+"""What is left to others: frame, row, and the microseconds that it waited on this host before it was taken."""
 
 # A frame.
 F_DATA: Final = 0
@@ -94,7 +98,13 @@ F_WIDTH: Final = 2
 F_ROWS: Final = 3
 F_LENGTHS: Final = 4
 F_ECN: Final = 5
-F_WORDS: Final = 6
+F_CAME: Final = 6
+F_CAME_PITCH: Final = 7
+"""Where arrival times are, 0 if nobody knows them, and bytes from one to the next."""
+F_WORDS: Final = 8
+
+WAITED_MOST: Final = 1_000_000
+"""Microseconds; nothing waits longer than that: the clocks were set meanwhile."""
 
 # Verdicts of a pass.
 DONE: Final = 0

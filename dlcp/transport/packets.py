@@ -19,16 +19,19 @@ class Frames:
         data: ``uint8[n, pitch]``; a view of the receive buffer, valid only during the call that hands it over.
         lengths: ``int64[n]``, valid bytes of each row.
         ecn: ``uint8[n]``, the two ECN bits of each datagram's IP header (0b11: congestion experienced).
+        arrivals: ``int64[n]`` or ``int64[1]``, when they reached this host, each or all of them, in nanoseconds of the receiver's
+            clock; valid as long as ``data`` is.  None: nobody knows, and they count as just come.
     """
 
     data: NDArray[np.uint8]
     lengths: NDArray[np.int64]
     ecn: NDArray[np.uint8]
-    _place: tuple[int, int, int, int, int, int] | None = None
+    arrivals: NDArray[np.int64] | None = None
+    _place: tuple[int, ...] | None = None
 
     @property
-    def place(self) -> tuple[int, int, int, int, int, int]:
-        """Address of the first row, bytes from row to row, bytes of a row, rows, and the addresses of lengths and ECN."""
+    def place(self) -> tuple[int, ...]:
+        """What :mod:`dlcp.transport.intake_layout` wants to know of a frame (``F_``)."""
         if self._place is None:
             data, lengths, ecn = self.data, self.lengths, self.ecn
             rows, width = data.shape
@@ -41,7 +44,19 @@ class Frames:
                 )
             if len(lengths) != rows or len(ecn) != rows:
                 raise ValueError(f"{rows} rows, {len(lengths)} lengths, {len(ecn)} ECN fields")
-            self._place = (address_of(data), data.strides[0], width, rows, address_of(lengths), address_of(ecn))
+            came, came_pitch = 0, 0
+            if self.arrivals is not None:
+                came, came_pitch = address_of(self.arrivals), 0 if len(self.arrivals) < rows else self.arrivals.strides[0]
+            self._place = (
+                address_of(data),
+                data.strides[0],
+                width,
+                rows,
+                address_of(lengths),
+                address_of(ecn),
+                came,
+                came_pitch,
+            )
         return self._place
 
 

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from dlcp.transport.congestion import CongestionControl, Sample
 from dlcp.transport.finished import FinishedMessages
 from dlcp.transport.incoming import IncomingMessage
-from dlcp.transport.intake_layout import P_ECHO, P_HIGHEST
+from dlcp.transport.intake_layout import P_ECHO, P_HIGHEST, P_WAITED
 from dlcp.transport.ordering import MIN_WINDOW_NS, UNKNOWN_WINDOW_NS, Ordering
 from dlcp.transport.outgoing import OutgoingMessage
-from dlcp.transport.rtt import RttEstimator
+from dlcp.transport.rtt import PathDelay, RttEstimator
 from dlcp.transport.serial import MASK, ahead
 from dlcp.wire.header import CONTROL_CLASS
 
@@ -88,6 +88,7 @@ class Peer:
         self.block = block
         self.control = control
         self.rtt = rtt
+        self.path = PathDelay()
         self.packet_bytes = packet_bytes
         self.outgoing: dict[int, OutgoingMessage] = {}
         self.incoming: dict[int, IncomingMessage] = {}
@@ -131,6 +132,7 @@ class Peer:
         self.marked = 0
         self.trimmed = 0
         self.echo_arrival = now
+        self.echo_waited = 0
         self.queue_depth = 0
         self.unreported = 0
         self.last_data = now
@@ -250,8 +252,11 @@ class Peer:
         """Returns when the pacer lets the next packet go, if it and not the window holds it back."""
         return self._release if now < self._release and not self._blocked_by_window else None
 
-    def on_feedback(self, body: dict[str, int], now: int) -> bool:
-        """Takes a feedback body; returns False if it was older than what is known, or claims what was never sent."""
+    def on_feedback(self, body: dict[str, int], now: int, waited_us: int = 0) -> bool:
+        """Takes a feedback body; returns False if it was older than what is known, or claims what was never sent.
+
+        ``waited_us``: how long it waited on this host before it was taken.
+        """
         highest = body["highest_sequence"]
         progress = ahead(highest, self.acknowledged)
         if progress < 0 or ahead(highest, self.next_sequence - 1) > 0:
@@ -264,12 +269,14 @@ class Peer:
         limited = self._blocked_by_window or self.in_flight >= int(self.control.window) // 2
         marked = max(ahead((body["marked"] + body["trimmed"]) & MASK, self._reported_marked), 0)
         rtt: int | None = None
+        queueing: int | None = None
         if progress > 0:
             elapsed_us = ahead(now // 1000 & MASK, body["timestamp_echo"]) - body["delay"]
             if 0 <= elapsed_us:
                 rtt = elapsed_us * 1000
                 before = self.control.pacing_rate(self.rtt.smoothed) if self.rtt.minimum is None else None
                 self.rtt.sample(rtt)
+                queueing = self.path.sample(max(elapsed_us - 10 * body["wait"] - waited_us, 1) * 1000, now)
                 if before and now < self._release:
                     # What was sent so far was charged as if a round trip took what is assumed before one is known.
                     faster = (self.control.pacing_rate(self.rtt.smoothed) or before) / before
@@ -291,7 +298,7 @@ class Peer:
                 marked=min(marked, received),
                 rtt=rtt,
                 smoothed_rtt=self.rtt.smoothed,
-                minimum_rtt=self.rtt.minimum or self.rtt.smoothed,
+                queueing=queueing,
                 limited=limited,
             )
         )
@@ -341,6 +348,7 @@ class Peer:
         _, count, marked, depth, _, newest = self.block[:P_HIGHEST].tolist()
         if newest:
             self.echo_arrival = now
+            self.echo_waited = self.block[P_WAITED]
         self.received = (self.received + count) & MASK
         self.marked = (self.marked + marked) & MASK
         self.queue_depth = max(self.queue_depth, depth)
@@ -362,6 +370,7 @@ class Peer:
             "delay": min((now - self.echo_arrival) // 1000, MASK),
             "window": min(window, MASK),
             "queue_depth": depth,
+            "wait": min(self.echo_waited // 10, 0xFFFF),
         }
 
     def answer_delay(self, seen: bool) -> int:

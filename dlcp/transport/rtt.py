@@ -48,3 +48,25 @@ class RttEstimator:
         """Returns how long to wait for an answer to the ``attempt``-th unanswered probe (0 is the first)."""
         base = max(self.smoothed + 4 * self.variation, self._floor)
         return min(base << min(attempt, 16), self._ceiling)
+
+
+class PathDelay:
+    """The part of the round trip that the network is responsible for, hosts left out, and how much of it is queueing.
+
+    Queues drain now and then; so the least that was measured in the last :data:`MEMORY_NS`, or twice that, is the path's own.
+    """
+
+    MEMORY_NS: Final = 10_000_000_000
+
+    def __init__(self) -> None:
+        self._least: int | None = None
+        self._before: int | None = None
+        self._renewed = 0
+
+    def sample(self, delay_ns: int, now: int) -> int:
+        """Takes one measured delay; returns the queueing in it, in nanoseconds."""
+        if self._least is None or now - self._renewed > self.MEMORY_NS:
+            self._before, self._least, self._renewed = self._least, delay_ns, now
+        self._least = min(self._least, delay_ns)
+        least = self._least if self._before is None else min(self._least, self._before)
+        return delay_ns - least

@@ -211,12 +211,12 @@ class Sender:
         core.evenness.sent(out.message, out.packets, int(lost.size), out.bound)
         core.events.append(MessageSent(flow.rank, out.message, lost))
 
-    def on_feedback(self, peer: int, body: dict[str, int], now: int) -> None:
-        """Takes FEEDBACK."""
+    def on_feedback(self, peer: int, body: dict[str, int], now: int, waited_us: int) -> None:
+        """Takes FEEDBACK, which waited so many microseconds on this host."""
         core = self._core
         flow = core.peers[peer]
         unknown = flow.rtt.minimum is None
-        if not flow.on_feedback(body, now):
+        if not flow.on_feedback(body, now, waited_us):
             core.counters["stale_feedback"] += 1
             return
         ping = (PING_TIMER, peer, 0)

@@ -27,6 +27,7 @@ from dlcp.udp.syscalls import (
     SO_MEMINFO,
     SO_RCVBUFFORCE,
     SO_SNDBUFFORCE,
+    SO_TIMESTAMPNS,
     SOL_UDP,
     UDP_GRO,
     receive_tos_option,
@@ -91,7 +92,7 @@ class DatagramPort:
             self._sender = self._make_sender()
             self._backlog = Backlog(self._socket, self.send_buffer)
             expected = min(self.mtu, JUMBO_MTU) if datagram_bytes is None else datagram_bytes
-            self._receiver = Receiver(self._socket, self._family, self.capabilities, expected, self._counters)
+            self._receiver = Receiver(self._socket, self._family, self.capabilities, expected, self._counters, clock)
         except BaseException:
             self._socket.close()
             raise
@@ -109,6 +110,8 @@ class DatagramPort:
             sock.setsockopt(*receive_tos_option(self._family), 1)
         if self.capabilities.receive_offload:
             sock.setsockopt(SOL_UDP, UDP_GRO, 1)
+        if self.capabilities.arrival_times and self.capabilities.recvmmsg:
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def _make_sender(self) -> Sender:
         kind = BatchSender if self.capabilities.sendmmsg else Sender

@@ -10,6 +10,7 @@ import functools
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -48,6 +49,7 @@ class Capabilities:
         tos_cmsg: ToS as a control message of each call; otherwise it is set on the socket whenever it changes.
         recv_tos: The ToS of received datagrams is known, and with it congestion marks.
         max_segments: Datagrams in one segmented message.
+        arrival_times: The kernel tells when a datagram reached this host (``SO_TIMESTAMPNS``), however late it is taken.
     """
 
     segmentation: bool = False
@@ -57,6 +59,7 @@ class Capabilities:
     tos_cmsg: bool = False
     recv_tos: bool = False
     max_segments: int = 1
+    arrival_times: bool = False
 
 
 WITHOUT: Final = {
@@ -65,6 +68,7 @@ WITHOUT: Final = {
     "sendmmsg": "one system call per message sent",
     "recvmmsg": "one system call per datagram received",
     "tos_cmsg": "one more system call whenever the class of the packets sent changes",
+    "arrival_times": "time on a busy host is taken for time in the network's queues",
     "recv_tos": "congestion marks (ECN) are not seen; congestion control falls back to loss and delay",
 }
 """For every capability, what is lost without it; for people."""
@@ -181,6 +185,19 @@ def _recvmmsg(pair: _Pair) -> bool:
     return [row[:size].tobytes() for row, size in zip(data, headers["length"].tolist(), strict=True)] == [*sent, b""]
 
 
+def _arrival_times(pair: _Pair) -> bool:
+    if not syscalls.HAVE_STAMPS:
+        return False
+    pair.receiver.setsockopt(socket.SOL_SOCKET, syscalls.SO_TIMESTAMPNS, 1)
+    before = time.time_ns()
+    pair.sender.send(b"x")
+    _, control, _, _ = pair.receiver.recvmsg(16, syscalls.STAMP_BYTES)
+    ((level, kind, value),) = control
+    seconds, rest = struct.unpack("=qq", value)
+    told = seconds * 1_000_000_000 + rest
+    return (level, kind) == (socket.SOL_SOCKET, syscalls.SO_TIMESTAMPNS) and before <= told <= time.time_ns()
+
+
 def _works(family: int, check: Callable[[_Pair], bool]) -> bool:
     try:
         with _Pair(family) as pair:
@@ -203,6 +220,7 @@ def probe(family: int = socket.AF_INET) -> Capabilities:
         sendmmsg=_works(family, _sendmmsg),
         recvmmsg=_works(family, _recvmmsg),
         recv_tos=_works(family, _recv_tos),
+        arrival_times=_works(family, _arrival_times),
     )
     if found.recv_tos:
         found = replace(found, tos_cmsg=_works(family, _tos_cmsg))

@@ -16,6 +16,8 @@ is put together by a copy; then the slots are changed.
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -50,11 +52,20 @@ class Receiver:
         capabilities: What to use.
         datagram_bytes: UDP payload bytes of the longest datagram expected; longer ones are received too, at the cost of a copy.
         counters: Where to count.
+        clock: Monotonic nanoseconds, in which arrival times are told.
     """
 
     def __init__(
-        self, sock: socket.socket, family: int, capabilities: Capabilities, datagram_bytes: int, counters: PortCounters
+        self,
+        sock: socket.socket,
+        family: int,
+        capabilities: Capabilities,
+        datagram_bytes: int,
+        counters: PortCounters,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        self._clock = clock
+        self._stamped = capabilities.arrival_times and capabilities.recvmmsg
         self._socket = sock
         self._descriptor = sock.fileno()
         self._counters = counters
@@ -74,7 +85,7 @@ class Receiver:
         else:
             # The last row of an aggregate is as wide as the others though it may hold a single byte, so a view can reach beyond
             # the bytes received by almost one row, and two rows are enough to aggregate.
-            self._slots = self._wide = Slots(_SINGLES, MAX_DATAGRAM, 2 * MAX_DATAGRAM, self._cells)
+            self._slots = self._wide = Slots(_SINGLES, MAX_DATAGRAM, 2 * MAX_DATAGRAM, self._cells, stamped=self._stamped)
             if datagram_bytes <= _DENSE_BYTES:
                 self._dense = self._make_dense(datagram_bytes)
         self._wanted = self._slots.count
@@ -84,7 +95,8 @@ class Receiver:
     def _make_dense(self, room: int) -> Slots:
         room = max(1, min(room, MAX_DATAGRAM))
         count = max(64, min(512, _BATCH_BYTES // room))
-        return Slots(min(count, _SPILLING) if self._offload else count, room, room, self._cells, MAX_DATAGRAM - room)
+        count = min(count, _SPILLING) if self._offload else count
+        return Slots(count, room, room, self._cells, MAX_DATAGRAM - room, stamped=self._stamped)
 
     def close(self) -> None:
         """Forgets the descriptor, whose number the process may give to another file."""
@@ -94,7 +106,7 @@ class Receiver:
         """Receives at most one batch of messages.  See :meth:`dlcp.udp.port.DatagramPort.receive`."""
         slots, counters = self._slots, self._counters
         if self._batched:
-            count = slots.fill(self._descriptor, self._wanted, counters)
+            count = slots.fill(self._descriptor, self._wanted, counters, self._clock)
         else:
             count = slots.fill_one_by_one(self._socket, self._wanted, counters)
         if not count:
@@ -109,7 +121,8 @@ class Receiver:
             counters.packets_received += count
             # Where nothing is aggregated the ToS is the only control message there can be.
             ecn = (self._toses(slots)[:count] & 3).astype(np.uint8) if self._tos else np.zeros(count, np.uint8)
-            frames = [Frames(slots.buffer[:count], slots.lengths[:count].copy(), ecn)]
+            arrivals = None if slots.arrivals is None else slots.arrivals[:count]
+            frames = [Frames(slots.buffer[:count], slots.lengths[:count].copy(), ecn, arrivals)]
         slots.clear_control(count)
         if self._wide is not None:
             self._adapt(self._wide, aggregated, spilled, count)
@@ -151,7 +164,7 @@ class Receiver:
     def _split(self, slots: Slots, count: int) -> list[Frames]:
         """Turns ``count`` filled slots, some of them aggregated, into frames."""
         raw = slots.control[:count].tobytes()
-        stride = slots.control.strides[0]
+        stride = slots.control.shape[1] * CMSG_SPACE
         known = self._known
         keep = slots is self._wide
         result: list[Frames] = []
@@ -193,7 +206,8 @@ class Receiver:
         lengths = np.full(rows, segment, np.int64)
         lengths[-1] = length - (rows - 1) * segment
         flat = slots.whole(slot, rows * segment) if slots.overflow else slots.rows[slot]
-        frames = Frames(flat[: rows * segment].reshape(rows, segment), lengths, np.full(rows, ecn, np.uint8))
+        arrival = None if slots.arrivals is None else slots.arrivals[slot : slot + 1]
+        frames = Frames(flat[: rows * segment].reshape(rows, segment), lengths, np.full(rows, ecn, np.uint8), arrival)
         # These are handed out again and again.
         frames.lengths.setflags(write=False)
         frames.ecn.setflags(write=False)
@@ -203,4 +217,5 @@ class Receiver:
 def _run(slots: Slots, first: int, singles: list[NDArray[np.uint8]]) -> Frames:
     """Makes one batch of consecutive slots with a single datagram each."""
     stop = first + len(singles)
-    return Frames(slots.buffer[first:stop], slots.lengths[first:stop].copy(), np.concatenate(singles))
+    arrivals = None if slots.arrivals is None else slots.arrivals[first:stop]
+    return Frames(slots.buffer[first:stop], slots.lengths[first:stop].copy(), np.concatenate(singles), arrivals)

@@ -37,6 +37,8 @@ IPV6_RECVTCLASS: Final = 66
 IPV6_TCLASS: Final = 67
 SO_SNDBUFFORCE: Final = 32
 SO_RCVBUFFORCE: Final = 33
+SO_TIMESTAMPNS: Final = 35
+"""Asks for the time at which a datagram reached this host; also the type of the control message that tells it."""
 SO_MEMINFO: Final = 55
 MEMINFO_DROPS: Final = 8
 """Index of the socket's drop counter in the ``u32`` array that ``SO_MEMINFO`` returns (linux/sock_diag.h)."""
@@ -68,6 +70,11 @@ CMSG: Final = np.dtype(
         "itemsize": CMSG_SPACE,
     }
 )
+
+
+STAMP_BYTES: Final = 32
+"""``CMSG_SPACE(sizeof(struct timespec))`` where a word has 64 bits: only there are arrival times asked for."""
+HAVE_STAMPS: Final = _WORD == 8 and ctypes.sizeof(ctypes.c_long) == 8 and sys.platform == "linux"
 
 
 def _load() -> ctypes.CDLL | None:

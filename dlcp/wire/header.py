@@ -124,7 +124,7 @@ FEEDBACK_BODY: Final = Layout(
         Field("delay", 32, "Microseconds between its arrival and this packet."),
         Field("window", 32, "Bytes the addressee may have in flight."),
         Field("queue_depth", 16, "Deepest queue stamped since the last feedback."),
-        Field("reserved", 16, "Zero."),
+        Field("wait", 16, "How long that packet had waited on its receiver's host before it was taken, in 10 microseconds."),
     ],
 )
 

@@ -124,7 +124,8 @@ class Dctcp(_Rounds):
 class Delay(_Rounds):
     """Delay-based, after Swift (SIGCOMM 2020): grow below the target queueing delay, shrink in proportion to the excess.
 
-    The smallest delay of a round counts: what stands in the queue delays every packet, a busy host only some.
+    Time on hosts is left out as far as their kernels tell when packets came, as Swift's split of fabric and host delay has it; of
+    what is left the smallest delay of a round counts: what stands in the queue delays every packet, a busy host only some.
     """
 
     BETA = 0.8
@@ -135,9 +136,9 @@ class Delay(_Rounds):
         self._queueing: int | None = None
 
     def _every_feedback(self, sample: Sample) -> None:
-        if sample.rtt is None:
+        queueing = sample.queueing
+        if queueing is None:
             return
-        queueing = sample.rtt - sample.minimum_rtt
         self._queueing = queueing if self._queueing is None else min(self._queueing, queueing)
         if self._queueing <= self.parameters.target_delay_ns and sample.limited and not sample.marked:
             self.window += sample.delivered / max(self.window, 1.0) * max(1.0, self.window / 16)
@@ -146,7 +147,7 @@ class Delay(_Rounds):
         decrease = 0.0
         if self._queueing is not None and self._queueing > self.parameters.target_delay_ns:
             over = self._queueing - self.parameters.target_delay_ns
-            decrease = self.BETA * over / (sample.minimum_rtt + self._queueing)
+            decrease = self.BETA * over / max(sample.smoothed_rtt, self._queueing)
         self._queueing = None
         decrease = max(decrease, excess / 2, marked / 2)
         self.window *= 1 - min(decrease, self.MAX_DECREASE)

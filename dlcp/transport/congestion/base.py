@@ -42,7 +42,7 @@ class Sample:
         marked: Arrived packets that carried a congestion mark, or arrived trimmed.
         rtt: Round trip in nanoseconds, if the feedback allowed to measure one.
         smoothed_rtt: Moving average of it.
-        minimum_rtt: Smallest seen.
+        queueing: How long packets waited in queues of the network, in nanoseconds, in both directions, if that could be measured.
         limited: The window, not the application, held the flow back.
     """
 
@@ -52,7 +52,7 @@ class Sample:
     marked: int
     rtt: int | None
     smoothed_rtt: int
-    minimum_rtt: int
+    queueing: int | None = None
     limited: bool = True
 
 
