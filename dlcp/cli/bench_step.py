@@ -68,7 +68,12 @@ def add_step(
     add("--compute", type=positive, default=0.25, metavar="S", help="forward and backward pass together (default 0.25)")
     add("--rate", type=_rate, default=Rate.parse("100 Mbit/s"), metavar="RATE", help="of each link, or none (default 100 Mbit/s)")
     add("--queue", type=whole(1, 100_000), default=100, metavar="N", help="packets that find room before a link (default 100)")
-    add("--switch", choices=("dlcp", "fifo"), default="dlcp", help="what joins the links: one that enforces classes, or a plain one")
+    add(
+        "--switch",
+        choices=("dlcp", "fifo"),
+        default="dlcp",
+        help="what joins the links: one that enforces classes, or a plain one",
+    )
     add("--steps", type=whole(1, 1000), default=5, metavar="N", help="steps of a turn (default 5)")
     add("--turns", type=whole(1, 100_000), default=8, metavar="N", help="measured turns of each candidate (default 8)")
     add("--warmup", type=whole(1, 1000), default=1, metavar="N", help="turns before them (default 1)")

@@ -8,12 +8,15 @@ only files of this user that no one else may write are taken.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import logging
 import os
 import stat
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +26,7 @@ from dlcp.compiler.translate import translate
 from dlcp.errors import MissingPackage
 
 _DIGEST_BYTES: Final = 32
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,34 @@ class Program:
         return address
 
 
+def callable_entry(program: Program, entry: str, kind: Callable[..., Any], arguments: int) -> Callable[..., int] | None:
+    """Returns an entry that takes addresses and words, and returns a word; None, and a warning once, if there is no LLVM.
+
+    Args:
+        program: What it is part of.
+        entry: Its name.
+        kind: ``ctypes.PYFUNCTYPE``, or ``ctypes.CFUNCTYPE`` to let other threads run meanwhile.
+        arguments: How many it takes.
+    """
+    if os.environ.get("DLCP_COMPILED", "1") == "0":
+        return None
+    try:
+        find = _loaded(program)
+    except MissingPackage as problem:
+        _log.warning("packets are handled by interpreted Python, which is slow: %s", problem)
+        return None
+    function = kind(*[ctypes.c_int64] * (arguments + 1))(find(entry))
+    # The machine code lives as long as what finds it: see Program.load.
+    function.owner = find
+    found: Callable[..., int] = function
+    return found
+
+
+@cache
+def _loaded(program: Program) -> Callable[[str], int]:
+    return program.load()
+
+
 def _trusted(path: Path) -> bytes | None:
     """Returns what a file of this user holds, into which nobody else can have written; None without one."""
     try:
@@ -162,4 +194,4 @@ def linked(llvm: Any, code: bytes) -> Any:
     return engine
 
 
-__all__ = ["Program", "linked", "object_file"]
+__all__ = ["Program", "callable_entry", "linked", "object_file"]

@@ -8,8 +8,6 @@ comes.
 from __future__ import annotations
 
 import ctypes
-import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -17,9 +15,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dlcp.compiler.llvm import Program
+from dlcp.compiler.llvm import Program, callable_entry
 from dlcp.compiler.raw import address_of
-from dlcp.errors import MissingPackage
 from dlcp.transport import intake, intake_layout
 from dlcp.transport.incoming import IncomingMessage
 from dlcp.transport.intake_layout import (
@@ -70,8 +67,6 @@ TRANSPORT: Final = Program(
 _RELEASE_BYTES: Final = 1 << 18
 """Batches with more bytes than this are worth letting other threads run meanwhile."""
 
-_log = logging.getLogger(__name__)
-
 Take = Callable[[int, int, int], int]
 
 
@@ -105,19 +100,9 @@ class Came(NamedTuple):
 @cache
 def compiled() -> tuple[Take, Take] | None:
     """Returns ``take`` on addresses, without and with other threads running meanwhile; None if there is no LLVM."""
-    if os.environ.get("DLCP_COMPILED", "1") == "0":
-        return None
-    try:
-        find = TRANSPORT.load()
-    except MissingPackage as problem:
-        _log.warning("packets are handled by interpreted Python, which is slow: %s", problem)
-        return None
-    kinds = (ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    address = find("take")
-    # The machine code lives as long as the address is known: see Program.load.
-    quick, free = ctypes.PYFUNCTYPE(*kinds)(address), ctypes.CFUNCTYPE(*kinds)(address)
-    quick.owner = free.owner = find  # type: ignore[attr-defined]
-    return quick, free
+    quick = callable_entry(TRANSPORT, "take", ctypes.PYFUNCTYPE, 3)
+    free = callable_entry(TRANSPORT, "take", ctypes.CFUNCTYPE, 3)
+    return None if quick is None or free is None else (quick, free)
 
 
 class Arrivals:

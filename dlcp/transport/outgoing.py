@@ -17,11 +17,13 @@ after whose arrival it asks, and these would be called lost while they wait in a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dlcp.compiler.raw import address_of
+from dlcp.transport.packets import Burst
 from dlcp.transport.serial import MASK
 from dlcp.wire.codec import encode_header, seal, seal_number
 from dlcp.wire.header import CONTROL_CLASS, HEADER, HEADER_BYTES, VERSION, PacketType
@@ -72,6 +74,70 @@ class _Round:
         self.retransmission = retransmission
 
 
+class DataBurst(Burst):
+    """Packets of a message, whose headers are made when they are needed: by :mod:`dlcp.udp.describe` in place, or here.
+
+    Attributes:
+        message: The message.
+        indices: ``int64[n]``, which of its packets; all have the same tag.
+        again: They were sent before.
+        sequence: Number of the first.
+        timestamp: Microseconds.
+    """
+
+    __slots__ = ("again", "indices", "message", "sequence", "timestamp")
+
+    def __init__(
+        self, tos: int, message: OutgoingMessage, indices: NDArray[np.int64], again: bool, sequence: int, timestamp: int
+    ) -> None:
+        self.peer = message.peer
+        self.tos = tos
+        self.payload = message.payload
+        self.message = message
+        self.indices = indices
+        self.again = again
+        self.sequence = sequence
+        self.timestamp = timestamp
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getattr__(self, name: str) -> Any:
+        # The slots of these three are empty until somebody asks.
+        if name == "headers":
+            self.headers = self.message.headers(self.indices, self.again, self.sequence, self.timestamp)
+        elif name == "offsets":
+            self.offsets = self.indices * self.message.stride
+        elif name == "sizes":
+            self.sizes = self.message.sizes(self.indices)
+        else:
+            raise AttributeError(name)
+        return getattr(self, name)
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """See :attr:`Burst.place`."""
+        message, indices = self.message, self.indices
+        flags = message.flags(int(indices[0]), self.again)
+        return (
+            self.tos,
+            len(indices),
+            1,
+            *message.place,
+            address_of(indices),
+            0,
+            message.stride,
+            flags,
+            self.sequence,
+            self.timestamp,
+        )
+
+    @property
+    def most_bytes(self) -> int:
+        """See :attr:`Burst.most_bytes`."""
+        return len(self.indices) * (HEADER_BYTES + self.message.stride)
+
+
 class OutgoingMessage:
     """A message to one peer.
 
@@ -90,7 +156,6 @@ class OutgoingMessage:
     __slots__ = (
         "_described",
         "_number",
-        "_one_class",
         "_rounds",
         "_short",
         "_template",
@@ -105,6 +170,7 @@ class OutgoingMessage:
         "packets",
         "payload",
         "peer",
+        "place",
         "probe_priority",
         "probe_round",
         "queued_urgency",
@@ -152,7 +218,6 @@ class OutgoingMessage:
         self.queued_urgency = 0
         self._short = self.length != self.packets * stride
         self._uniform = self.packets == 1 or bool((tags == tags[0]).all())
-        self._one_class = self._uniform or bool((tags >> 1 == tags[0] >> 1).all())
         queue = np.arange(self.packets, dtype=np.int64)
         if not self._uniform:
             queue = np.argsort(-tags.astype(np.int16), kind="stable").astype(np.int64)
@@ -175,6 +240,7 @@ class OutgoingMessage:
         template = HEADER.encode_one(type=PacketType.DATA, **self._described)
         self._number = int.from_bytes(template, "big")
         self._template = np.frombuffer(template, np.uint8)
+        self.place = (address_of(self._template), HEADER_BYTES, address_of(payload), self.length)
 
     @property
     def retransmitting(self) -> bool:
@@ -196,48 +262,26 @@ class OutgoingMessage:
         return int(self.tags[top.queue[top.cursor]]) >> 1
 
     def take(self, limit: int) -> tuple[NDArray[np.int64], bool]:
-        """Hands out the next packets of one round and one class, at most ``limit``.
+        """Hands out the next packets of one round and one tag, at most ``limit``.
 
-        Behind the class another message may be more urgent.
+        Behind them another message may be more urgent.
 
         Returns:
             ``int64[n]`` packet indices with n >= 1, and whether they are retransmissions.
         """
         top = self._rounds[-1]
         chosen = top.queue[top.cursor : top.cursor + limit]
-        if not (self._one_class or top.retransmission) and chosen.size > 1:
-            classes = self.tags[chosen] >> 1
-            if classes[0] != classes[-1]:
-                chosen = chosen[: int((classes != classes[0]).argmax())]
+        if not self._uniform and len(chosen) > 1:
+            tags = self.tags[chosen]
+            if tags[0] != tags[-1] or top.retransmission:
+                differ = tags != tags[0]
+                if differ.any():
+                    chosen = chosen[: int(differ.argmax())]
         top.cursor += int(chosen.size)
         self.remaining -= int(chosen.size)
         if top.cursor == top.queue.size:
             self._rounds.pop()
         return chosen, top.retransmission
-
-    def stretches(self, indices: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """Cuts what :meth:`take` returned where the tag changes, and behind the message's short last packet.
-
-        Segmentation offload sends datagrams of one size and one ToS, of which only the last may be shorter.
-
-        Returns:
-            (first, one past the last, tag) of each stretch, as positions in ``indices``.
-        """
-        count = int(indices.size)
-        if count == 1:
-            return [(0, 1, int(self.tags[indices[0]]))]
-        if self._uniform:
-            cuts: list[int] = []
-        else:
-            tags = self.tags[indices]
-            cuts = (np.flatnonzero(tags[1:] != tags[:-1]) + 1).tolist()
-        if self._short and count > 1 and not (self._uniform and indices[-1] == self.packets - 1):
-            short = np.flatnonzero(indices[:-1] == self.packets - 1)
-            if short.size:
-                cuts = sorted({*cuts, int(short[0]) + 1})
-        bounds = [0, *cuts, count]
-        firsts = self.tags[indices[bounds[:-1]]].tolist()
-        return list(zip(bounds[:-1], bounds[1:], firsts, strict=True))
 
     def headers(self, indices: NDArray[np.int64], retransmission: bool, sequence: int, timestamp: int) -> Bytes:
         """Builds ``uint8[n, 48]`` headers for ``indices``, numbered from ``sequence``."""
@@ -278,6 +322,12 @@ class OutgoingMessage:
         sizes = np.full(indices.size, self.stride, np.int64)
         sizes[indices == last] = self.length - last * self.stride
         return sizes
+
+    def flags(self, index: int, again: bool) -> int:
+        """Returns the header's flags byte of a packet."""
+        tag = int(self.tags[index])
+        flags: int = (tag & 1) * _PROTECTED_BIT | _AGAIN if again else _FLAG_NUMBERS[tag]
+        return flags
 
     def probe(self, sequence: int, timestamp: int) -> Bytes:
         """Builds the PROBE, ``uint8[48]``; the first one of a round is remembered to tell fresh answers from stale ones."""

@@ -86,6 +86,31 @@ class Burst:
     def __len__(self) -> int:
         return len(self.headers)
 
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What :mod:`dlcp.udp.describe_layout` wants to know of a burst (``B_``), but for the address.
+
+        Raises:
+            ValueError: Headers or payload are not contiguous bytes.
+        """
+        headers, payload = self.headers, self.payload
+        if not headers.flags.c_contiguous:
+            raise ValueError("the headers of a burst must be C-contiguous")
+        if payload is not None and (payload.itemsize != 1 or not payload.flags.c_contiguous):
+            raise ValueError("the payload of a burst must be contiguous bytes")
+        self.offsets = offsets = np.ascontiguousarray(self.offsets, np.int64)
+        self.sizes = sizes = np.ascontiguousarray(self.sizes, np.int64)
+        count, width = headers.shape
+        if len(offsets) < count or len(sizes) < count:
+            raise ValueError(f"a burst has {count} headers, {len(offsets)} offsets, {len(sizes)} sizes")
+        base, room = (0, 0) if payload is None else (address_of(payload), payload.size)
+        return (self.tos, count, 0, address_of(headers), width, base, room, address_of(offsets), address_of(sizes), 0, 0, 0, 0)
+
+    @property
+    def most_bytes(self) -> int:
+        """UDP payload bytes of the whole burst, if its last datagram is as long as the first."""
+        return len(self.headers) * (self.headers.shape[1] + int(self.sizes[0])) if len(self.headers) else 0
+
     def datagrams(self) -> list[bytes]:
         """Copies the datagrams out one by one; for tests and for sockets that take only one at a time."""
         if self.payload is None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dlcp.transport.core import Core, microseconds
 from dlcp.transport.events import Indices, MessageSent, MessageUnknown, describe
 from dlcp.transport.incoming import unpack_bitmap
-from dlcp.transport.outgoing import OutgoingMessage
+from dlcp.transport.outgoing import DataBurst, OutgoingMessage
 from dlcp.transport.packets import Burst, control_burst
 from dlcp.transport.peer import FEEDBACK_EVERY, Peer
 from dlcp.transport.serial import MASK, ahead
@@ -32,6 +32,7 @@ TRANSMIT_BYTES: Final = 8 << 20
 PEER_QUANTUM_BYTES: Final = 4 << 20
 """What one peer may send before the next one gets its turn."""
 
+_SENT: Final = [f"sent_class_{priority}" for priority in range(8)]
 PROBE_TIMER: Final = "probe"
 PING_TIMER: Final = "ping"
 
@@ -100,22 +101,11 @@ class Sender:
             priority = message.urgency
             indices, again = message.take(allowance)
             count = int(indices.size)
-            headers = message.headers(indices, again, flow.number(count, now, priority), timestamp)
-            sizes = message.sizes(indices)
-            offsets = indices * message.stride
-            for start, stop, tag in message.stretches(indices):
-                bursts.append(
-                    Burst(
-                        flow.rank,
-                        self._tos[priority * 2 + (tag & 1)],
-                        headers[start:stop],
-                        message.payload,
-                        offsets[start:stop],
-                        sizes[start:stop],
-                    )
-                )
-                self._core.counters["retransmitted" if again else f"sent_class_{priority}"] += stop - start
-            used += headers.size + int(sizes.sum())
+            tos = self._tos[priority * 2 + (int(message.tags[indices[0]]) & 1)]
+            burst = DataBurst(tos, message, indices, again, flow.number(count, now, priority), timestamp)
+            bursts.append(burst)
+            self._core.counters["retransmitted" if again else _SENT[priority]] += count
+            used += burst.most_bytes
             allowance -= count
             flow.last_class = priority
             probed = None if message.remaining else message

@@ -11,7 +11,7 @@ from typing import Final
 from dlcp.errors import AddressError
 from dlcp.transport.packets import Burst, Frames
 from dlcp.udp.backlog import Backlog
-from dlcp.udp.batch import BatchSender
+from dlcp.udp.batch import FITS, BatchSender
 from dlcp.udp.interface import mtu_of, path_mtu
 from dlcp.udp.metrics import PortCounters
 from dlcp.udp.peers import PeerTable, resolve
@@ -114,7 +114,7 @@ class DatagramPort:
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def _make_sender(self) -> Sender:
-        kind = BatchSender if self.capabilities.sendmmsg else Sender
+        kind = BatchSender if self.capabilities.sendmmsg and FITS else Sender
         return kind(self._socket, self._family, self.capabilities, self._peers, self._counters)
 
     def connect_peer(self, rank: int, address: tuple[str, int]) -> None:

@@ -246,11 +246,11 @@ class IOThread:
             queue = self._queue = list(self._machine.transmit(self._clock(), room))
             if not queue:
                 return False
-            more = _most_bytes(queue) >= min(room, _PLENTY_BYTES)
+            more = sum(burst.most_bytes for burst in queue) >= min(room, _PLENTY_BYTES)
         count = packets = 0
         for burst in queue:
             count += 1
-            packets += len(burst.headers)
+            packets += len(burst)
             if packets >= _SEND_BUDGET:
                 break
         sent = self._port.send(queue if count == len(queue) else queue[:count])
@@ -290,8 +290,3 @@ class IOThread:
         if woken:
             self._waker.drain()
         return readable
-
-
-def _most_bytes(bursts: list[Burst]) -> int:
-    """Returns what the bursts hold at most; only the last datagram of each may be shorter than its first."""
-    return sum(len(burst.headers) * (burst.headers.shape[1] + int(burst.sizes[0])) for burst in bursts)
