@@ -18,6 +18,10 @@ from dlcp.wire.header import REPORT_BODY, WireType
 
 MAX_PARTS = 65536
 """What the header's ``part`` can number."""
+PIECES = 4
+"""Parts that a shard is cut into if it is large enough: results of the first travel while contributions to the last still do."""
+PIECE_PACKETS = 64
+"""Smallest such part: each costs a few control packets, and a loss bound of a few per cent means nothing to a handful of packets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Plan:
         self.owners = owners
         # A report carries one bit a packet and must fit a datagram itself.
         self.per_part = max(1, min(message_bytes // stride, 8 * (stride - REPORT_BODY.size), MAX_PACKETS))
+        if not through:
+            self.per_part = min(self.per_part, max(-(-self.packets // (owners * PIECES)), PIECE_PACKETS))
         sizes = [self.packets * (owner + 1) // owners - self.packets * owner // owners for owner in range(owners)]
         counts = [-(-size // self.per_part) for size in sizes]
         self.parts = sum(counts)

@@ -38,7 +38,9 @@ from dlcp.torch.layout import BucketLayout, LayerClasses, ParameterNames
 from dlcp.torch.staging import Stage, Staged, stage_for
 
 HOST_IN_FLIGHT: Final = 2
-"""Buckets under way at once, on the host: one that travels and one that is being packed."""
+"""Buckets that may be under way at once on the host whatever they hold: one that travels and one that is being packed."""
+HOST_IN_FLIGHT_BYTES: Final = 64 << 20
+"""More may be under way as long as they hold no more than this: a hook that waits keeps the backward pass from going on."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +53,7 @@ class _Flight:
     stage: Stage
     staged: Staged
     future: torch.futures.Future[Tensor]
+    nbytes: int
 
 
 class Reducer:
@@ -106,6 +109,7 @@ class Reducer:
         # Reentrant: a reduction that has ended already calls back from within the hook.
         self._changed = threading.Condition(threading.RLock())
         self._in_flight = 0
+        self._bytes_in_flight = 0
         self._before_pass = residuals.snapshot()
         self._layouts: dict[tuple[int, ...], BucketLayout] = {}
         self._stages: dict[torch.device, Stage] = {}
@@ -171,25 +175,36 @@ class Reducer:
         self._classes.observe(layout, bucket.index() == 0, bucket.is_last())
         return layout
 
-    def launch(self, buffer: Tensor, layout: BucketLayout, most: int | None = None) -> torch.futures.Future[Tensor]:
+    def launch(
+        self, buffer: Tensor, layout: BucketLayout, most: int | None = None, free_bytes: int = 0
+    ) -> torch.futures.Future[Tensor]:
         """Starts the reduction of a buffer.
 
         Args:
             buffer: Vector of the gradients; receives the mean.
             layout: What it holds.
             most: Waits until fewer than so many are under way; None does not wait.
+            free_bytes: Nor does it wait as long as all together, this one included, are no more than so many bytes.
 
         Returns:
             A future of ``buffer``.
         """
         with self._changed:
-            self._changed.wait_for(lambda: most is None or self._in_flight < most or self.error is not None)
+            self._changed.wait_for(
+                lambda: (
+                    most is None
+                    or self._in_flight < most
+                    or self._bytes_in_flight + buffer.nbytes <= free_bytes
+                    or self.error is not None
+                )
+            )
             self.check()
             self._in_flight += 1
+            self._bytes_in_flight += buffer.nbytes
         try:
             flight = self._load(buffer, layout)
         except BaseException:
-            self._land()
+            self._land(buffer.nbytes)
             raise
         flight.stage.launch(lambda: self._start(flight))
         return flight.future
@@ -209,9 +224,8 @@ class Reducer:
         if bucket.index() == 0:  # DDP launches buckets in the order of their index, so this is a new pass
             self.begin()
         layout, buffer, most = self.observe(bucket), bucket.buffer(), self._max_in_flight
-        if most is None and self._stage(buffer).immediate:
-            most = HOST_IN_FLIGHT
-        future = self.launch(buffer, layout, most)
+        bounded = most is None and self._stage(buffer).immediate
+        future = self.launch(buffer, layout, HOST_IN_FLIGHT if bounded else most, HOST_IN_FLIGHT_BYTES if bounded else 0)
         # Without a node that is being evaluated this is called not from within the pass but after it: by DDP with a static graph,
         # which waits for the future at once and so leaves no later moment for an error.
         if torch._C._current_autograd_node() is None:
@@ -230,7 +244,7 @@ class Reducer:
 
         staged = stage.load(buffer, layout, self._residuals, self.may_skip, tag)
         self._largest = max(self._largest, staged.contribution.nbytes)
-        return _Flight(layout, stage, staged, stage.future())
+        return _Flight(layout, stage, staged, stage.future(), buffer.nbytes)
 
     def _stage(self, buffer: Tensor) -> Stage:
         stage = self._stages.get(buffer.device)
@@ -295,7 +309,7 @@ class Reducer:
         except BaseException as error:
             self._crash(flight, error)
         else:
-            self._land()
+            self._land(flight.nbytes)
 
     def _crash(self, flight: _Flight, error: BaseException) -> None:
         try:
@@ -304,11 +318,12 @@ class Reducer:
                 # DDP would call this a failed cast, but the end of the pass speaks first.  Wrappers do see it.
                 flight.future.set_exception(error)  # type: ignore[arg-type]
         finally:
-            self._land()
+            self._land(flight.nbytes)
 
-    def _land(self) -> None:
+    def _land(self, nbytes: int) -> None:
         with self._changed:
             self._in_flight -= 1
+            self._bytes_in_flight -= nbytes
             self._changed.notify_all()
 
     def _record(self, layout: BucketLayout, reduction: Reduction) -> None:

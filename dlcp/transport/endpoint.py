@@ -45,10 +45,10 @@ FAREWELL_EVERY_NS: Final = 20 * MILLISECOND
 """How often an endpoint that has given up says so to a peer that still wants something."""
 RECEIVE_SHARE: Final = 8
 """What is received may wait for this part of the shortest round trip, so that a pass of the loop handles more."""
+SLOW_NS: Final = 4_000_000
+"""Where a round trip takes that long, it may wait for twice that part: packets come slowly, and passes are dear."""
 RECEIVE_INTERVAL_NS: Final = 4_000_000
 """Longest such time."""
-SLOW_NS: Final = 4_000_000
-"""Where a round trip takes that long, a quarter of it is waited for at least."""
 _ASKING: Final = (PacketType.DATA, PacketType.PROBE, PacketType.PING, PacketType.HELLO)
 
 
@@ -214,8 +214,7 @@ class Endpoint:
     def receive_interval(self) -> int:
         """Returns for how many nanoseconds datagrams may wait for others: a small part of the round trip, which grows by it."""
         shortest = min((flow.rtt.smoothed for flow in self._core.peers.values() if flow.rtt.minimum is not None), default=0)
-        longest = RECEIVE_INTERVAL_NS if shortest >= SLOW_NS else RECEIVE_INTERVAL_NS // 4
-        return min(max(shortest // RECEIVE_SHARE, SLOW_NS // 4 if shortest >= SLOW_NS else 0), longest)
+        return min(shortest * (1 + (shortest >= SLOW_NS)) // RECEIVE_SHARE, RECEIVE_INTERVAL_NS)
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` wants to be called."""

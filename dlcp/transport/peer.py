@@ -394,6 +394,6 @@ class Peer:
         """Returns how long feedback may be held back: a flow with a small window waits for it."""
         rtt = self.rtt
         # Where queues make round trips long, less often will do as well.
-        patient = max((rtt.minimum or 0) // 4, rtt.smoothed // 16 if rtt.minimum else 0)
+        patient = max((rtt.minimum or 0) // 4, rtt.smoothed // 4 if rtt.minimum else 0)
         longest = max(FEEDBACK_DELAY_NS, min(patient, LONG_FEEDBACK_DELAY_NS))
         return min(max(rtt.smoothed // 4, MIN_FEEDBACK_DELAY_NS), longest)

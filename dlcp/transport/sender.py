@@ -69,19 +69,22 @@ class Sender:
         flow.enqueue(out)
 
     def transmit(self, now: int, budget: int = TRANSMIT_BYTES) -> list[Burst]:
-        """Hands out what windows and pacers allow now, at most about ``budget`` bytes."""
+        """Hands out what windows and pacers allow now, at most about ``budget`` bytes: the most urgent first, whoever it is for."""
         bursts: list[Burst] = []
         turn = self._turn
-        progress = True
-        while budget > 0 and progress:
-            progress = False
-            for flow in turn:
-                used = self._serve(flow, min(budget, PEER_QUANTUM_BYTES), bursts, now)
-                if used:
-                    progress = True
-                    budget -= used
+        waiting = [(flow, message.standing) for flow in turn if (message := flow.next_message()) is not None]
+        while waiting and budget > 0:
+            level = max(standing for _, standing in waiting)
+            group = [flow for flow, standing in waiting if standing == level]
+            waiting = [entry for entry in waiting if entry[1] != level]
+            share = min(max(budget // len(group), self._core.packet_bytes), PEER_QUANTUM_BYTES)
+            for flow in group:
                 if budget <= 0:
                     break
+                used, message = self._serve(flow, min(share, budget), level, bursts, now)
+                budget -= used
+                if message is not None:
+                    waiting.append((flow, message.standing))
         self._turn = turn[1:] + turn[:1]
         return bursts
 
@@ -90,14 +93,20 @@ class Sender:
         times = [t for flow in self._turn if flow.next_message() is not None and (t := flow.release_time(now)) is not None]
         return min(times, default=None)
 
-    def _serve(self, flow: Peer, budget: int, bursts: list[Burst], now: int) -> int:
+    def _serve(self, flow: Peer, budget: int, level: int, bursts: list[Burst], now: int) -> tuple[int, OutgoingMessage | None]:
+        """Hands out packets to one peer, of class ``level`` or above, whether sent before or not.
+
+        Returns:
+            The bytes handed out, and what could be sent next if it were its turn; None if nothing could.
+        """
         message = flow.next_message()
         if message is None:
-            return 0
-        allowance = min(flow.allowance(now, message.standing), max(budget // self._core.packet_bytes, 1))
-        used = 0
+            return 0, None
+        allowed = flow.allowance(now, message.standing)
+        allowance = min(allowed, max(budget // self._core.packet_bytes, 1))
+        used = sent = 0
         timestamp = microseconds(now)
-        while allowance > 0 and message is not None:
+        while allowance > 0 and message is not None and message.standing >= level:
             priority = message.urgency
             indices, again = message.take(allowance)
             count = int(indices.size)
@@ -107,13 +116,15 @@ class Sender:
             self._core.counters["retransmitted" if again else _SENT[priority]] += count
             used += burst.most_bytes
             allowance -= count
+            sent += count
             flow.last_class = priority
             probed = None if message.remaining else message
             flow.requeue(message)
             message = flow.next_message()
             if message is not None:
                 # Behind this class another one may come, of which fewer packets are allowed.
-                allowance = min(allowance, flow.room(message.standing))
+                room = flow.room(message.standing)
+                allowance, allowed = min(allowance, room), min(allowed, sent + room)
             if probed is not None:
                 probed.probe_priority = priority
                 if flow.lossy or flow.rtt.minimum is None:
@@ -130,7 +141,7 @@ class Sender:
             flow.sent(used, now)
         if message is not None and flow.in_flight and (PING_TIMER, flow.rank, 0) not in self._core.timers:
             self._core.timers.set((PING_TIMER, flow.rank, 0), now + flow.rtt.probe_timeout(flow.unanswered))
-        return used
+        return used, message if allowed > sent else None
 
     def _probe(self, flow: Peer, message: OutgoingMessage, bursts: list[Burst], now: int, copies: int = 1) -> None:
         core = self._core
