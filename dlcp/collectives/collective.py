@@ -26,7 +26,15 @@ class Wires(Protocol):
     stride: int
 
     def send(
-        self, peer: int, message: int, payload: NDArray[np.uint8], *, tags: NDArray[np.uint8], bound: int, now: int
+        self,
+        peer: int,
+        message: int,
+        payload: NDArray[np.uint8],
+        *,
+        tags: NDArray[np.uint8],
+        bound: int,
+        now: int,
+        order: int = 0,
     ) -> None: ...
 
     def expect(self, peer: int, message: int, length: int, *, buffer: NDArray[np.uint8] | None = None, now: int) -> None: ...
@@ -43,11 +51,13 @@ class Collective(ABC):
         callers: Ranks that call it.
 
     Attributes:
+        order: Its messages' place among others of their class: lower goes first.
         present: Ranks that have said that they call it too, or have done so; only known when the call takes long.
     """
 
     def __init__(self, wires: Wires, number: int, handle: Operation, claim: str, callers: Sequence[int]) -> None:
         self.wires = wires
+        self.order = 0
         self.number = number
         self.handle = handle
         self.claim = claim

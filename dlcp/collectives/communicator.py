@@ -143,6 +143,7 @@ class Communicator(ReliableCalls):
         tags: NDArray[np.uint8] | None = None,
         out: NDArray[Any] | None = None,
         bound: float | None = None,
+        order: int = 0,
     ) -> Operation:
         """Starts reducing ``array`` over all ranks.
 
@@ -155,6 +156,7 @@ class Communicator(ReliableCalls):
                 failure its contents are unspecified.
             bound: Largest share of this rank's contribution that may be missing, at most the policy's ``loss.push``, which is
                 the default.  It travels with the messages, so that ranks need not agree.
+            order: Among packets of one class those of the call with the lowest order go first, and then those of the first call.
 
         Returns:
             The operation; its result is a :class:`~dlcp.collectives.operation.Reduction`.
@@ -198,6 +200,7 @@ class Communicator(ReliableCalls):
                 collective = RingAllReduce(wires, number, handle, world=self.world, **common)
             else:
                 collective = ShardedAllReduce(wires, number, handle, contributors=self._members, owners=self._owners, **common)
+            collective.order = order
             self._start(collective)
         return handle
 

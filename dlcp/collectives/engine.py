@@ -125,12 +125,22 @@ class Engine:
         self._reap_direct()
         self._dispatch(now)
 
-    def send(self, peer: int, message: int, payload: NDArray[np.uint8], *, tags: NDArray[np.uint8], bound: int, now: int) -> None:
+    def send(
+        self,
+        peer: int,
+        message: int,
+        payload: NDArray[np.uint8],
+        *,
+        tags: NDArray[np.uint8],
+        bound: int,
+        now: int,
+        order: int = 0,
+    ) -> None:
         """See :meth:`Endpoint.send`; nothing leaves after a failure."""
         if self._error is None:
             if self.observer is not None:
                 self.observer.sending(peer, message, payload.size, tags, now)
-            self.endpoint.send(peer, message, payload, tags=tags, bound=bound, now=now)
+            self.endpoint.send(peer, message, payload, tags=tags, bound=bound, now=now, order=order)
 
     def expect(self, peer: int, message: int, length: int, *, buffer: NDArray[np.uint8] | None = None, now: int) -> None:
         """See :meth:`Endpoint.expect`; a peer that has left will not send anything that is not here already."""

@@ -140,12 +140,16 @@ class RingAllReduce(Collective):
     def _pass_on(self, number: int, part: Part, payload: NDArray[np.uint8], now: int) -> None:
         self._sending[number] = payload
         tags, bound = self._push.apply(self._tags[part.packets])
-        self.wires.send(self._next, self._id(Phase.RING_REDUCE, number), payload, tags=tags, bound=bound, now=now)
+        self.wires.send(
+            self._next, self._id(Phase.RING_REDUCE, number), payload, tags=tags, bound=bound, now=now, order=self.order
+        )
 
     def _spread(self, number: int, part: Part, payload: NDArray[np.uint8], now: int) -> None:
         bound = self.bound(Phase.RING_GATHER)
         tags = self._tags[part.packets] if bound else self._tags[part.packets] | np.uint8(1)
-        self.wires.send(self._next, self._id(Phase.RING_GATHER, number), payload, tags=tags, bound=bound, now=now)
+        self.wires.send(
+            self._next, self._id(Phase.RING_GATHER, number), payload, tags=tags, bound=bound, now=now, order=self.order
+        )
 
     def on_sent(self, event: MessageSent, now: int) -> None:
         if phase_of(event.message) != Phase.RING_REDUCE:

@@ -128,7 +128,7 @@ class ShardedAllReduce(Collective):
                 buffer = self._output[part.elements].view(np.uint8) if self._direct else None
                 self.wires.expect(owner, self._id(Phase.PULL, part), payload.size, buffer=buffer, now=now)
                 tags, bound = self._push.apply(self._tags[part.packets])
-                self.wires.send(owner, self._id(Phase.PUSH, part), payload, tags=tags, bound=bound, now=now)
+                self.wires.send(owner, self._id(Phase.PUSH, part), payload, tags=tags, bound=bound, now=now, order=self.order)
         self._maybe_finish()
 
     def _start_own(self, part: Part, now: int) -> None:
@@ -181,7 +181,7 @@ class ShardedAllReduce(Collective):
         tags = self._tags[part.packets] if bound else self._tags[part.packets] | np.uint8(1)
         for peer in self._contributors:
             if peer != self.wires.rank:
-                self.wires.send(peer, self._id(Phase.PULL, part), payload, tags=tags, bound=bound, now=now)
+                self.wires.send(peer, self._id(Phase.PULL, part), payload, tags=tags, bound=bound, now=now, order=self.order)
         self._maybe_finish()
 
     def on_sent(self, event: MessageSent, now: int) -> None:

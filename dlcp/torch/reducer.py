@@ -54,6 +54,7 @@ class _Flight:
     staged: Staged
     future: torch.futures.Future[Tensor]
     nbytes: int
+    number: int
 
 
 class Reducer:
@@ -110,6 +111,7 @@ class Reducer:
         self._changed = threading.Condition(threading.RLock())
         self._in_flight = 0
         self._bytes_in_flight = 0
+        self._launched = 0
         self._before_pass = residuals.snapshot()
         self._layouts: dict[tuple[int, ...], BucketLayout] = {}
         self._stages: dict[torch.device, Stage] = {}
@@ -166,6 +168,7 @@ class Reducer:
         with self._changed:
             self._before_pass = self._residuals.snapshot()
             self._largest = 0
+            self._launched = 0
         self._began()
 
     def observe(self, bucket: GradBucket) -> BucketLayout:
@@ -200,6 +203,7 @@ class Reducer:
             )
             self.check()
             self._in_flight += 1
+            self._launched += 1
             self._bytes_in_flight += buffer.nbytes
         try:
             flight = self._load(buffer, layout)
@@ -244,7 +248,7 @@ class Reducer:
 
         staged = stage.load(buffer, layout, self._residuals, self.may_skip, tag)
         self._largest = max(self._largest, staged.contribution.nbytes)
-        return _Flight(layout, stage, staged, stage.future(), buffer.nbytes)
+        return _Flight(layout, stage, staged, stage.future(), buffer.nbytes, self._launched)
 
     def _stage(self, buffer: Tensor) -> Stage:
         stage = self._stages.get(buffer.device)
@@ -291,6 +295,8 @@ class Reducer:
                 tags=staged.tags,
                 out=staged.result,
                 bound=self._adaptation.control.bound if self._adaptation is not None else None,
+                # Within a class, too, the next forward pass needs last what the backward pass brings first.
+                order=-flight.number,
             )
         except BaseException as error:
             self._crash(flight, error)

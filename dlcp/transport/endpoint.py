@@ -101,7 +101,17 @@ class Endpoint:
         """What each sender's messages go without, and the corrections so far."""
         return self._core.evenness
 
-    def send(self, peer: int, message: int, payload: NDArray[np.uint8], *, tags: NDArray[np.uint8], bound: int, now: int) -> None:
+    def send(
+        self,
+        peer: int,
+        message: int,
+        payload: NDArray[np.uint8],
+        *,
+        tags: NDArray[np.uint8],
+        bound: int,
+        now: int,
+        order: int = 0,
+    ) -> None:
         """Queues a message.
 
         Args:
@@ -111,10 +121,11 @@ class Endpoint:
             tags: ``uint8[packets]``, class * 2 + protected.
             bound: Loss bound in 1/65536; 0 is reliable.
             now: Nanoseconds.
+            order: Among messages whose next packets are of the same class lower goes first, and then what was queued first.
         """
         if payload.size > self._core.policy.wire.message_bytes:
             raise ValueError(f"message of {payload.size} bytes, the policy allows {self._core.policy.wire.message_bytes}")
-        self._sender.send(peer, message, payload, tags, bound, now)
+        self._sender.send(peer, message, payload, tags, bound, now, order)
 
     def expect(self, peer: int, message: int, length: int, *, buffer: NDArray[np.uint8] | None = None, now: int) -> None:
         """Announces that ``peer`` will send ``message``; its packets are then placed in ``buffer`` (or one made here)."""

@@ -32,6 +32,7 @@ TRANSMIT_BYTES: Final = 8 << 20
 PEER_QUANTUM_BYTES: Final = 4 << 20
 """What one peer may send before the next one gets its turn."""
 
+_ORDER_BITS: Final = 48
 _SENT: Final = [f"sent_class_{priority}" for priority in range(8)]
 PROBE_TIMER: Final = "probe"
 PING_TIMER: Final = "ping"
@@ -49,7 +50,9 @@ class Sender:
         split = sum(rank < core.identity.rank for rank in ranks)
         self._turn = [core.peers[rank] for rank in ranks[split:] + ranks[:split]]
 
-    def send(self, peer: int, message: int, payload: NDArray[np.uint8], tags: NDArray[np.uint8], bound: int, now: int) -> None:
+    def send(
+        self, peer: int, message: int, payload: NDArray[np.uint8], tags: NDArray[np.uint8], bound: int, now: int, order: int = 0
+    ) -> None:
         """Queues a message.
 
         Raises:
@@ -61,7 +64,8 @@ class Sender:
             raise ValueError(f"{describe(message)} is on its way to rank {peer} already")
         identity = core.identity
         self._order += 1
-        out = OutgoingMessage(identity.rank, peer, identity.cookie, message, payload, core.stride, tags, bound, self._order)
+        order = (order << _ORDER_BITS) + self._order
+        out = OutgoingMessage(identity.rank, peer, identity.cookie, message, payload, core.stride, tags, bound, order)
         if out.packets > core.max_packets:
             raise ValueError(f"message of {out.packets} packets, one report lists {core.max_packets}; cut it into parts")
         flow.start_waiting(now)
