@@ -21,7 +21,7 @@ MAX_PARTS = 65536
 PIECES = 4
 """Parts that a shard is cut into if it is large enough: results of the first travel while contributions to the last still do."""
 PIECE_PACKETS = 64
-"""Smallest such part: each costs a few control packets, and a loss bound of a few per cent means nothing to a handful of packets."""
+"""Smallest such part: each costs a few control packets, and a few per cent of a handful of packets are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,7 @@ class Reducer:
                 out=staged.result,
                 bound=self._adaptation.control.bound if self._adaptation is not None else None,
                 # Within a class, too, the next forward pass needs last what the backward pass brings first.
-                order=-flight.number,
+                order=-flight.number if self.communicator.policy.classes.count > 1 else 0,
             )
         except BaseException as error:
             self._crash(flight, error)

@@ -54,8 +54,8 @@ class DLCPState:
         model: The module, or its ``DistributedDataParallel``.  Names of parameters come from it; without it they are numbered
             in the order in which DDP presents them, which is stable only as long as model and settings are.
         max_in_flight: Buckets that may be under way at once, each holding a host copy; a further one waits in the hook.  None: 2,
-            or 64 MiB of them, for gradients on the host, any number for those on a GPU, where a hook that waits would keep kernels from being
-            launched.
+            or 64 MiB of them, for gradients on the host; any number for those on a GPU, where a hook that waits would keep
+            kernels from being launched.
 
     Attributes:
         residuals: What has not arrived yet, by parameter.

@@ -73,7 +73,7 @@ class Sender:
         flow.enqueue(out)
 
     def transmit(self, now: int, budget: int = TRANSMIT_BYTES) -> list[Burst]:
-        """Hands out what windows and pacers allow now, at most about ``budget`` bytes: the most urgent first, whoever it is for."""
+        """Hands out what windows and pacers allow now, at most about ``budget`` bytes: the most urgent first, for whomever."""
         bursts: list[Burst] = []
         turn = self._turn
         waiting = [(flow, message.standing) for flow in turn if (message := flow.next_message()) is not None]
