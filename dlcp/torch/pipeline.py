@@ -30,7 +30,7 @@ from dlcp.torch.layout import BucketLayout
 from dlcp.torch.pending import Part, PendingGradient, Settings
 from dlcp.torch.state import DLCPState
 
-PARTITION_BYTES: Final = 262_144
+PARTITION_BYTES: Final = 1 << 20
 """Parts below this size are not worth a collective call of their own: it is about 170 packets of 1,500 bytes."""
 
 _log = logging.getLogger(__name__)

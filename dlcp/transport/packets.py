@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,8 +128,38 @@ class Burst:
         return self.headers.size + int(self.sizes.sum())
 
 
+_NOTHING: Final = np.zeros(1, np.int64)
+_NOWHERE: Final = address_of(_NOTHING)
+
+
+class ControlBurst(Burst):
+    """One control packet, which is all header."""
+
+    __slots__ = ()
+
+    def __init__(self, peer: int, tos: int, packet: NDArray[np.uint8]) -> None:
+        assert packet.size >= HEADER_BYTES
+        self.peer = peer
+        self.tos = tos
+        self.headers = packet.reshape(1, -1)
+        self.payload = None
+        self.offsets = self.sizes = _NOTHING
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """See :attr:`Burst.place`."""
+        headers = self.headers
+        return (self.tos, 1, 0, address_of(headers), headers.size, 0, 0, _NOWHERE, _NOWHERE, 0, 0, 0, 0)
+
+    @property
+    def most_bytes(self) -> int:
+        """See :attr:`Burst.most_bytes`."""
+        return self.headers.size
+
+
 def control_burst(peer: int, tos: int, packet: NDArray[np.uint8]) -> Burst:
     """Wraps one control packet, ``uint8[m]``."""
-    none = np.zeros(1, np.int64)
-    assert packet.size >= HEADER_BYTES
-    return Burst(peer, tos, packet.reshape(1, -1), None, none, none)
+    return ControlBurst(peer, tos, packet)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dlcp.transport.congestion import CongestionControl, Sample
 from dlcp.transport.finished import FinishedMessages
 from dlcp.transport.incoming import IncomingMessage
-from dlcp.transport.intake_layout import P_ECHO, P_HIGHEST, P_WAITED
+from dlcp.transport.intake_layout import HALF32, P_ECHO, P_HIGHEST, P_WAITED
 from dlcp.transport.ordering import MIN_WINDOW_NS, UNKNOWN_WINDOW_NS, Ordering
 from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.rtt import PathDelay, RttEstimator
@@ -159,7 +159,8 @@ class Peer:
     @property
     def in_flight(self) -> int:
         """Numbered packets of which the peer has not reported that they came, and that do not count as lost."""
-        return max(ahead(self.next_sequence - 1, self.acknowledged) + self._passed_over, 0)
+        beyond = ((self.next_sequence - 1 - self.acknowledged + HALF32) & MASK) - HALF32 + self._passed_over
+        return beyond if beyond > 0 else 0
 
     @property
     def lossy(self) -> bool:
@@ -309,6 +310,8 @@ class Peer:
     def _note_arrived(self) -> None:
         """Fewer packets are under way than were counted by class."""
         excess = sum(self._out) - self.in_flight
+        if excess <= 0:
+            return
         for priority in range(CONTROL_CLASS, -1, -1):
             if excess <= 0:
                 return

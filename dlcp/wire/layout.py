@@ -9,6 +9,7 @@ Fields are big-endian (network order), most significant bit first, packed withou
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,6 +105,12 @@ class Layout:
         if pending:
             raise ValueError(f"{name}: {[f.name for f in pending]} do not fill a word")
         self.size = byte
+        # Records of whole words, which most bodies are, take no arithmetic at all.
+        whole = all(slot.field.bits == 8 * slot.word_bytes for slot in self.slots.values())
+        codes = {1: "B", 2: "H", 4: "I", 8: "Q"}
+        self._struct = struct.Struct(">" + "".join(codes[slot.word_bytes] for slot in self.slots.values())) if whole else None
+        self._names = tuple(self.slots)
+        self._masks = tuple(slot.mask for slot in self.slots.values())
         self.dtype = np.dtype(
             {
                 "names": [m[0] for m in members],
@@ -180,6 +187,11 @@ class Layout:
         Raises:
             KeyError: Unknown field name.
         """
+        if self._struct is not None:
+            numbers = [values.pop(name, 0) & mask for name, mask in zip(self._names, self._masks, strict=True)]
+            if values:
+                raise KeyError(next(iter(values)))
+            return self._struct.pack(*numbers)
         record = 0
         for name, value in values.items():
             slot = self.slots[name]
@@ -194,6 +206,8 @@ class Layout:
         """
         if len(body) < self.size:
             raise ValueError(f"{self.name}: {len(body)} bytes, {self.size} needed")
+        if self._struct is not None:
+            return dict(zip(self._names, self._struct.unpack(bytes(body[: self.size])), strict=True))
         record = int.from_bytes(bytes(body[: self.size]), "big")
         return {name: record >> slot.behind & slot.mask for name, slot in self.slots.items()}
 
