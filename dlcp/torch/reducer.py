@@ -51,10 +51,10 @@ class _Flight:
 
     layout: BucketLayout
     stage: Stage
-    staged: Staged
     future: torch.futures.Future[Tensor]
     nbytes: int
     number: int
+    staged: Staged | None = None
 
 
 class Reducer:
@@ -205,12 +205,17 @@ class Reducer:
             self._in_flight += 1
             self._launched += 1
             self._bytes_in_flight += buffer.nbytes
+            number = self._launched
         try:
-            flight = self._load(buffer, layout)
+            stage = self._stage(buffer)
+            flight = _Flight(layout, stage, stage.future(), buffer.nbytes, number)
+            if not stage.immediate:
+                # On the stream that the gradients are computed on.
+                flight.staged = self._load(buffer, layout, stage)
         except BaseException:
             self._land(buffer.nbytes)
             raise
-        flight.stage.launch(lambda: self._start(flight))
+        stage.launch(lambda: self._start(flight, buffer))
         return flight.future
 
     def await_landing(self, future: torch.futures.Future[Tensor]) -> None:
@@ -239,16 +244,14 @@ class Reducer:
             torch.autograd.Variable._execution_engine.queue_callback(self._join)
         return future
 
-    def _load(self, buffer: Tensor, layout: BucketLayout) -> _Flight:
-        stage = self._stage(buffer)
-
+    def _load(self, buffer: Tensor, layout: BucketLayout, stage: Stage) -> Staged:
         def tag(work: Tensor) -> Tensor:
             width = self.communicator.elements_per_packet(np.dtype(str(work.dtype).removeprefix("torch.")))
             return layout.tags(work, width, self._classes, self.communicator.policy)
 
         staged = stage.load(buffer, layout, self._residuals, self.may_skip, tag)
         self._largest = max(self._largest, staged.contribution.nbytes)
-        return _Flight(layout, stage, staged, stage.future(), buffer.nbytes, self._launched)
+        return staged
 
     def _stage(self, buffer: Tensor) -> Stage:
         stage = self._stages.get(buffer.device)
@@ -278,9 +281,11 @@ class Reducer:
 
     # What follows may run in other threads and raises nothing, for there would be nobody to raise to.
 
-    def _start(self, flight: _Flight) -> None:
-        staged = flight.staged
+    def _start(self, flight: _Flight, buffer: Tensor) -> None:
         try:
+            if flight.staged is None:
+                flight.staged = self._load(buffer, flight.layout, flight.stage)
+            staged = flight.staged
             staged.ready()
             with self._changed:
                 if self.error is None:  # otherwise all debts are back where they were
@@ -311,6 +316,7 @@ class Reducer:
                     self._record(flight.layout, reduction)
                     if self._adaptation is not None:
                         self._adaptation.meter.observe(flight.layout.names, reduction.output)
+            assert flight.staged is not None
             flight.stage.deliver(flight.staged, flight.future)
         except BaseException as error:
             self._crash(flight, error)

@@ -5,8 +5,8 @@ retransmission, and what of it is lost is taken from it afterwards; the bucket i
 
 Gradients are converted, added up with what is owed, and tagged where they lie.  Those in the memory of a GPU are then copied to
 pinned host memory, and the results back, on streams of their own; a thread waits for the first copy, so that the thread that runs
-the backward pass never waits for the device.  For those on the host the same code runs with streams that do nothing: the copy
-that is worked on is the contribution.
+the backward pass never waits for the device.  For those on the host the same code runs in that thread, with streams that do
+nothing: the copy that is worked on is the contribution.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Stage:
 
     @property
     def immediate(self) -> bool:
-        """Whether what is launched is done at once, by the caller."""
+        """Whether copies are done when the call for them returns."""
         return self._device.immediate
 
     def load(self, buffer: Tensor, layout: BucketLayout, residuals: ResidualStore, skip_zero: bool, tagger: Tagger) -> Staged:
@@ -173,10 +173,10 @@ class Stage:
         )
 
     def launch(self, start: Callable[[], None]) -> None:
-        """Calls ``start``, which may wait for :attr:`Staged.ready` and raises nothing; one by one in the order given."""
-        if self._device.immediate:
-            start()
-            return
+        """Calls ``start``, which may wait for :attr:`Staged.ready` and raises nothing; in a thread, in the order given.
+
+        So the backward pass goes on meanwhile, on the host as well: most of its time it is in code that lets other threads run.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="dlcp-staging", daemon=True)
             self._thread.start()
