@@ -224,8 +224,8 @@ class Peer:
             return window - flying
         return min(window - sum(self._out[priority:]), most - flying)
 
-    def allowance(self, now: int, priority: int) -> int:
-        """Returns how many packets of a class window and pace allow now."""
+    def allowance(self, now: int, priority: int, before: int = 0) -> int:
+        """Returns how many packets of a class window and pace allow now, after ``before`` that it is yet to be charged with."""
         room = self.room(priority)
         self._blocked_by_window = room <= 0
         if room <= 0:
@@ -239,7 +239,7 @@ class Peer:
         # A timer that fires late must not slow the flow down: what it has missed may go now.
         late = min(now - self._release, PACING_CATCH_UP_NS) if self._held_by_pacer else 0
         quantum = max(PACING_QUANTUM_NS, self.rtt.smoothed // PACING_SHARE)
-        return min(room, max(1, int(rate * (quantum + late) / 1e9) // self.packet_bytes))
+        return min(room, max(1, int(rate * (quantum + late) / 1e9) // self.packet_bytes) - before)
 
     def sent(self, wire_bytes: int, now: int) -> None:
         """Charges the pacer."""

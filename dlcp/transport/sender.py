@@ -76,6 +76,8 @@ class Sender:
         """Hands out what windows and pacers allow now, at most about ``budget`` bytes: the most urgent first, for whomever."""
         bursts: list[Burst] = []
         turn = self._turn
+        # Pacers are charged at the end: what one allows now is for all classes.
+        sent: dict[int, tuple[int, int]] = {}
         waiting = [(flow, message.standing) for flow in turn if (message := flow.next_message()) is not None]
         while waiting and budget > 0:
             level = max(standing for _, standing in waiting)
@@ -85,10 +87,15 @@ class Sender:
             for flow in group:
                 if budget <= 0:
                     break
-                used, message = self._serve(flow, min(share, budget), level, bursts, now)
+                packets, charge = sent.get(flow.rank, (0, 0))
+                count, used, message = self._serve(flow, min(share, budget), level, packets, bursts, now)
+                sent[flow.rank] = packets + count, charge + used
                 budget -= used
                 if message is not None:
                     waiting.append((flow, message.standing))
+        for rank, (count, used) in sent.items():
+            if count:
+                self._core.peers[rank].sent(used, now)
         self._turn = turn[1:] + turn[:1]
         return bursts
 
@@ -97,16 +104,18 @@ class Sender:
         times = [t for flow in self._turn if flow.next_message() is not None and (t := flow.release_time(now)) is not None]
         return min(times, default=None)
 
-    def _serve(self, flow: Peer, budget: int, level: int, bursts: list[Burst], now: int) -> tuple[int, OutgoingMessage | None]:
-        """Hands out packets to one peer, of class ``level`` or above, whether sent before or not.
+    def _serve(
+        self, flow: Peer, budget: int, level: int, before: int, bursts: list[Burst], now: int
+    ) -> tuple[int, int, OutgoingMessage | None]:
+        """Hands out packets to one peer, of class ``level`` or above, whether sent before or not; ``before`` so many now.
 
         Returns:
-            The bytes handed out, and what could be sent next if it were its turn; None if nothing could.
+            Packets and bytes handed out, and what could be sent next if it were its turn; None if nothing could.
         """
         message = flow.next_message()
         if message is None:
-            return 0, None
-        allowed = flow.allowance(now, message.standing)
+            return 0, 0, None
+        allowed = flow.allowance(now, message.standing, before)
         allowance = min(allowed, max(budget // self._core.packet_bytes, 1))
         used = sent = 0
         timestamp = microseconds(now)
@@ -141,11 +150,9 @@ class Sender:
                     flow.probing.pop(probed.message, None)
                     flow.probing[probed.message] = (flow.next_sequence - 1) & MASK
                     self._core.timers.set((PROBE_TIMER, flow.rank, probed.message), now + flow.rtt.probe_timeout())
-        if used:
-            flow.sent(used, now)
         if message is not None and flow.in_flight and (PING_TIMER, flow.rank, 0) not in self._core.timers:
             self._core.timers.set((PING_TIMER, flow.rank, 0), now + flow.rtt.probe_timeout(flow.unanswered))
-        return used, message if allowed > sent else None
+        return sent, used, message if allowed > sent else None
 
     def _probe(self, flow: Peer, message: OutgoingMessage, bursts: list[Burst], now: int, copies: int = 1) -> None:
         core = self._core
