@@ -10,8 +10,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dlcp.policy import Policy
+from dlcp.transport.arrivals import Arrivals
 from dlcp.transport.endpoint import Endpoint
 from dlcp.transport.events import MessageReceived, MessageSent, PeerReached, PeerSilent, message_id
+from dlcp.transport.intake_layout import E_BUFFER, E_MESSAGE, E_OWNER, E_WORDS, I_ENTRIES, P_HIGHEST, P_WORDS
 from dlcp.transport.outgoing import bound_to_wire, packets_of
 from dlcp.transport.virtual import VirtualNetwork, Weather
 from dlcp.wire.header import HEADER, HEADER_BYTES, Phase, WireType
@@ -183,7 +185,10 @@ class Rig:
 
 
 def digest(thing, ignore=frozenset({"counters"})):
-    """A hash over the whole state of ``thing``, object by object; attributes named in ``ignore`` are left out."""
+    """A hash over the whole state of ``thing``, object by object; attributes named in ``ignore`` are left out.
+
+    Of what is counted of packets the last batch is left out, and addresses are: what is remembered stays.
+    """
     out = hashlib.sha256()
     _feed(thing, out.update, set(), ignore)
     return out.hexdigest()
@@ -208,6 +213,18 @@ def _feed(thing, eat, seen, ignore):
     elif isinstance(thing, set | frozenset):
         for value in sorted(thing, key=repr):
             _feed(value, eat, seen, ignore)
+    elif isinstance(thing, memoryview):
+        assert len(thing) == P_WORDS, "a peer's block is the only memory that anybody holds"
+        eat(thing[P_HIGHEST:].tobytes())
+    elif isinstance(thing, Arrivals):
+        for place, message in enumerate(thing._open):
+            at = thing.words[I_ENTRIES] + place * E_WORDS
+            owner, known = thing.words[at + E_OWNER], thing.words[at + E_MESSAGE]
+            assert (owner == 0) == (message is None), "the table and the list of messages differ"
+            if message is not None:
+                assert owner == message.peer + 1 and known & (1 << 64) - 1 == message.message
+                _feed((place, *thing.words[at : at + E_BUFFER].tolist()), eat, seen, ignore)
+                _feed(message, eat, seen, ignore)
     elif callable(thing):
         eat(b"callable")
     else:

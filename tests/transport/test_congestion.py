@@ -23,7 +23,7 @@ def parameters(**changes):
     return FlowParameters(**fields)
 
 
-def sample(now, delivered=10, lost=0, marked=0, rtt=RTT, minimum=RTT, limited=True):
+def sample(now, delivered=10, lost=0, marked=0, rtt=RTT, queueing=0, limited=True):
     return Sample(
         now=now,
         delivered=delivered,
@@ -31,7 +31,7 @@ def sample(now, delivered=10, lost=0, marked=0, rtt=RTT, minimum=RTT, limited=Tr
         marked=marked,
         rtt=rtt,
         smoothed_rtt=rtt or RTT,
-        minimum_rtt=minimum,
+        queueing=queueing,
         limited=limited,
     )
 
@@ -93,6 +93,7 @@ def test_the_window_stays_within_its_limits_whatever_is_reported(name, initial, 
                 data.draw(st.integers(0, 2**31)),
                 data.draw(st.integers(0, delivered)),
                 data.draw(st.one_of(st.none(), st.integers(1000, 10**10))),
+                data.draw(st.one_of(st.none(), st.integers(0, 10**10))),
                 limited=data.draw(st.booleans()),
             )
         )
@@ -211,7 +212,7 @@ def test_delay_keeps_the_queue_near_its_target(capacity, target_us):
         queue = max(control.window - capacity, 0.0)
         rtt = int(RTT * (1 + queue / capacity))
         now += rtt + 1
-        control.on_feedback(sample(now, int(control.window), rtt=rtt, minimum=RTT))
+        control.on_feedback(sample(now, int(control.window), rtt=rtt, queueing=rtt - RTT))
         if step > 400:
             queues.append(rtt - RTT)
     average = sum(queues) / len(queues)
@@ -225,8 +226,42 @@ def test_delay_never_takes_more_than_half_away_at_once():
     control = create("delay", parameters())
     control.window = 1000.0
     control.on_feedback(sample(1, 10, rtt=RTT))
-    control.on_feedback(sample(1 + RTT, 10, lost=990, marked=10, rtt=1000 * RTT))
+    control.on_feedback(sample(1 + RTT, 10, lost=990, marked=10, rtt=1000 * RTT, queueing=999 * RTT))
     assert control.window >= 500
+
+
+def test_delay_goes_by_queues_and_not_by_round_trips():
+    """A round trip a hundred times as long as the target changes nothing as long as hosts are what takes it."""
+    target, grown = 10 * RTT, {}
+    for name, rtt, queueing in (("short", RTT, 0), ("slow host", 1000 * RTT, target), ("unknown", RTT, None)):
+        control = create("delay", parameters(target_delay_ns=target))
+        control.on_feedback(sample(1, 10, rtt=rtt, queueing=queueing))
+        control.on_feedback(sample(2 + rtt, 10, rtt=rtt, queueing=queueing))
+        grown[name] = control.window
+    assert grown["short"] == grown["slow host"] > 16 == grown["unknown"]
+
+
+def test_delay_takes_the_shortest_queueing_of_a_round():
+    """A busy host delays some packets, a queue all of them."""
+    for delays, shrinks in (([50 * RTT, RTT // 2, 50 * RTT], False), ([50 * RTT, 5 * RTT, 50 * RTT], True)):
+        control = create("delay", parameters(target_delay_ns=RTT))
+        control.window = 100.0
+        for step, queueing in enumerate(delays):
+            control.on_feedback(sample(1 + step * RTT // 2, 10, queueing=queueing, limited=False))
+        assert (control.window < 100) == shrinks
+        if shrinks:
+            over = 4 * RTT
+            assert control.window == pytest.approx(100 * (1 - min(0.8 * over / (5 * RTT), 0.5)))
+
+
+def test_delay_forgets_the_queueing_of_past_rounds():
+    control = create("delay", parameters(target_delay_ns=RTT))
+    control.window = 100.0
+    control.on_feedback(sample(1, 10, queueing=0, limited=False))
+    control.on_feedback(sample(1 + RTT, 10, queueing=0, limited=False))
+    assert control.window == 100
+    control.on_feedback(sample(2 + 2 * RTT, 10, queueing=9 * RTT, limited=False))
+    assert control.window == 50
 
 
 # -- fixed -------------------------------------------------------------------------------------------------------------------

@@ -5,15 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlcp.transport.arrivals import Arrivals, Identity
 from dlcp.transport.congestion import FlowParameters, create
 from dlcp.transport.finished import FinishedMessages
-from dlcp.transport.outgoing import OutgoingMessage, bound_to_wire, packets_of
+from dlcp.transport.outgoing import DataBurst, OutgoingMessage, bound_to_wire, packets_of
 from dlcp.transport.peer import Peer
 from dlcp.transport.rtt import RttEstimator
 from dlcp.transport.virtual import Weather
 from dlcp.wire.codec import check_ok
 from dlcp.wire.header import CONTROL_CLASS, HEADER, HEADER_BYTES, PacketType
 from tests.transport.rig import COOKIE, MS, STRIDE, Rig, column, kind_of, policy_of
+
+
+FLAGS_BYTE = HEADER.slots["priority"].byte
 
 
 class Wiretap:
@@ -106,7 +110,7 @@ def test_numbers_tos_and_probes(seed):
 
 
 def test_an_urgent_peer_does_not_starve_another():
-    """Classes rank messages to one peer; peers take turns."""
+    """Classes rank messages to all peers; but each peer has a pace of its own, and what one leaves unused another may use."""
     rig = Rig(world=3, policy=policy_of(congestion={"algorithm": "fixed", "rate_mbps": 1000.0}), greet=True)
     for _ in range(20):
         rig.send(0, 1, 100 * STRIDE, priority=6)
@@ -114,6 +118,52 @@ def test_an_urgent_peer_does_not_starve_another():
     rig.run()
     done = sorted((rig.when_done(k)[0], k) for k in rig.sent)
     assert done.index((rig.when_done(key)[0], key)) < 8
+
+
+def classes_sent(rig, room=1 << 30):
+    return [
+        (burst.peer, column(datagram, "priority"), column(datagram, "part"))
+        for burst in rig.endpoints[0].transmit(rig.now, room)
+        if burst.payload is not None
+        for datagram in burst.datagrams()
+    ]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 6)), min_size=1, max_size=8), st.integers(1, 4))
+def test_what_is_most_urgent_leaves_first_whoever_it_is_for(messages, packets):
+    """Over all peers, in one moment, as far as windows go; and one peer's messages of a class in the order of sending."""
+    rig = Rig(world=4, greet=True, policy=policy_of(congestion={"initial_window_packets": 64}))
+    for peer, priority in messages:
+        rig.send(0, peer, packets * STRIDE, priority=priority)
+    sent = classes_sent(rig)
+    assert len(sent) == packets * len(messages), "the pacer lets all go that it owes, whatever the classes"
+    assert [priority for _, priority, _ in sent] == sorted((p for _, p in messages for _ in range(packets)), reverse=True)
+    for peer in (1, 2, 3):
+        for priority in range(7):
+            mine = [part for to, kind, part in sent if (to, kind) == (peer, priority)]
+            assert mine == sorted(mine)
+
+
+def test_room_for_little_goes_to_the_most_urgent():
+    rig = Rig(world=3, greet=True)
+    rig.send(0, 1, 10 * STRIDE, priority=1)
+    rig.send(0, 2, 10 * STRIDE, priority=5)
+    assert {(peer, kind) for peer, kind, _ in classes_sent(rig, 4 * (STRIDE + HEADER_BYTES))} == {(2, 5)}
+
+
+@given(st.permutations([3, -2, 0, 7]))
+def test_order_decides_among_messages_of_a_class_and_only_there(orders):
+    rig = Rig(greet=True, policy=policy_of(congestion={"initial_window_packets": 64}))
+    expected = []
+    for order in (*orders, 0, -5):
+        message = rig.message()
+        urgent = order == -5
+        tags = np.full(2, 2 if urgent else 6, np.uint8)
+        rig.endpoints[0].send(1, message, np.zeros(2 * STRIDE, np.uint8), tags=tags, bound=0, now=rig.now, order=order)
+        expected.append((urgent, order, message & 0xFFFF))
+    parts = [part for _, _, part in classes_sent(rig)]
+    assert parts == [part for _, _, part in sorted(expected) for _ in range(2)]
 
 
 # -- one message -------------------------------------------------------------------------------------------------------------
@@ -150,14 +200,8 @@ def test_every_packet_is_handed_out_once_a_round_in_order_of_value(data):
             indices, again = message.take(data.draw(st.integers(1, 50)))
             assert again == (round_number > 0) == (urgency == CONTROL_CLASS)
             sizes = message.sizes(indices)
-            stretches = message.stretches(indices)
-            assert [start for start, _, _ in stretches] == [0] + [stop for _, stop, _ in stretches[:-1]]
-            assert stretches[-1][1] == indices.size
-            for start, stop, tag in stretches:
-                assert (sizes[start : stop - 1] == 16).all(), "only the last datagram of a burst may be shorter"
-                assert (tags[indices[start:stop]] == tag).all() or again
-                assert len(set((tags[indices[start:stop]] & 1).tolist())) == 1, "one ToS a burst"
-            assert again or len(set((tags[indices] >> 1).tolist())) == 1
+            assert (tags[indices] == tags[indices[0]]).all(), "one tag, so one ToS a burst"
+            assert message.flags(int(indices[0]), again) == message.headers(indices, again, 1, 77)[0, FLAGS_BYTE]
             assert sizes.tolist() == [min(16, length - 16 * i) for i in indices.tolist()]
             first = 2**32 - 3
             headers = message.headers(indices, again, first, 77)
@@ -169,8 +213,25 @@ def test_every_packet_is_handed_out_once_a_round_in_order_of_value(data):
             assert (head["priority"] == urgency).all()
             assert (head["protected"] == (tags[indices] & 1)).all()
             assert (head["protected_packets"] == (tags & 1).sum()).all()
+            burst = DataBurst(3, message, indices, again, first, 77)
+            assert len(burst) == indices.size and (burst.headers == headers).all()
+            assert burst.offsets.tolist() == (indices * 16).tolist() and burst.sizes.tolist() == sizes.tolist()
+            assert burst.wire_bytes == headers.size + sizes.sum() <= burst.most_bytes
             handed += indices.tolist()
         assert handed == expected
+
+
+@given(st.lists(st.integers(0, 13), min_size=2, max_size=30), st.integers(1, 40))
+def test_a_burst_ends_where_the_tag_changes_and_not_before(tags, limit):
+    message = outgoing(16 * len(tags), tags)
+    order = sorted(range(len(tags)), key=lambda i: -tags[i])
+    while message.remaining:
+        done = len(tags) - message.remaining
+        indices, _ = message.take(limit)
+        stop = done + indices.size
+        assert indices.tolist() == order[done:stop]
+        if indices.size < limit and stop < len(tags):
+            assert tags[order[stop]] != tags[order[stop - 1]]
 
 
 def test_requests_of_switches_go_on_top_of_what_is_being_sent():
@@ -240,7 +301,8 @@ def test_the_wire_never_allows_more_than_the_policy(share):
 def peer_of():
     control = create("dctcp", FlowParameters(packet_bytes=100, initial_window=16, max_window=1000))
     rtt = RttEstimator(initial_ns=MS, floor_ns=MS, ceiling_ns=100 * MS)
-    return Peer(1, control, rtt, 100, FinishedMessages(10**9, 10**8), 0)
+    block = Arrivals(Identity(0, 2, COOKIE)).peer(1)
+    return Peer(1, control, rtt, 100, FinishedMessages(10**9, 10**8), block, 0)
 
 
 @settings(max_examples=100)

@@ -4,13 +4,26 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlcp.transport import intake
+from dlcp.transport.arrivals import Arrivals, Identity
 from dlcp.transport.congestion import FlowParameters, Sample, create
 from dlcp.transport.finished import FinishedMessages
+from dlcp.transport.intake_layout import (
+    I_NOW,
+    I_WORDS,
+    P_ECHO,
+    P_EXTENT,
+    P_HIGHEST,
+    P_IN_ORDER,
+    P_PACKETS,
+    P_WAITED,
+    P_WORDS,
+)
 from dlcp.transport.ordering import LOSSLESS_RUN, MAX_PATIENCE, MIN_WINDOW_NS, ORDERLY_RUN, UNKNOWN_WINDOW_NS, Ordering
 from dlcp.transport.peer import Peer
 from dlcp.transport.rtt import RttEstimator
-from dlcp.transport.serial import MASK, ahead
-from tests.transport.rig import MS
+from dlcp.transport.serial import MASK
+from tests.transport.rig import COOKIE, MS
 
 RTT = 8 * MS
 
@@ -22,19 +35,32 @@ def estimator(sampled=True):
     return rtt
 
 
-def take(ordering, packets, now):
+def block_of(start=0):
+    """A peer's block, as if ``start`` had been the highest number so far."""
+    block = Arrivals(Identity(0, 2, COOKIE), use_compiled=False).peer(1)
+    block[P_HIGHEST] = start
+    return block
+
+
+def fresh():
+    return Ordering(block_of())
+
+
+def take(ordering, packets, now, waited_us=0):
     """Packets are (sequence, timestamp in microseconds, class), in order of arrival."""
-    sequences, timestamps, classes = (np.array(column) for column in zip(*packets, strict=True))
-    arguments = (sequences.astype(np.uint32), timestamps.astype(np.uint32), classes.astype(np.uint8), now)
-    ordering.note(*arguments)
+    memory = ordering._block.obj.data
+    memory[I_NOW] = now
+    at = I_WORDS + P_WORDS
+    for sequence, timestamp, priority in packets:
+        intake.count(memory, at, sequence, timestamp, priority, 0, 0, waited_us)
 
 
 def test_nothing_known_means_a_fixed_wait():
-    assert Ordering().window(estimator(sampled=False), False) == UNKNOWN_WINDOW_NS
+    assert fresh().window(estimator(sampled=False), False) == UNKNOWN_WINDOW_NS
 
 
 def test_patience_runs_out_with_losses_and_comes_back_with_stragglers():
-    ordering, rtt = Ordering(), estimator()
+    ordering, rtt = fresh(), estimator()
     windows = []
     for _ in range(6):
         windows.append(ordering.window(rtt, False))
@@ -45,7 +71,7 @@ def test_patience_runs_out_with_losses_and_comes_back_with_stragglers():
 
 
 def test_a_path_that_loses_but_keeps_order_is_not_waited_for():
-    ordering, rtt = Ordering(), estimator()
+    ordering, rtt = fresh(), estimator()
     take(ordering, [(i, 0, 3) for i in range(ORDERLY_RUN - 1)], MS)
     ordering.waited_in_vain()
     assert ordering.window(rtt, False) == RTT * 3 // 4
@@ -60,7 +86,7 @@ def test_a_path_that_loses_but_keeps_order_is_not_waited_for():
 
 def test_where_nothing_gets_lost_a_gap_is_a_straggler():
     """Whatever the order: giving it up would be for good, and comes up once in a thousand packets at most."""
-    ordering, rtt, fast = Ordering(), estimator(), RttEstimator(initial_ns=MS, floor_ns=MS, ceiling_ns=MS)
+    ordering, rtt, fast = fresh(), estimator(), RttEstimator(initial_ns=MS, floor_ns=MS, ceiling_ns=MS)
     fast.sample(20_000)
     assert ordering.window(fast, True) == UNKNOWN_WINDOW_NS
     ordering.waited_in_vain()
@@ -73,7 +99,7 @@ def test_where_nothing_gets_lost_a_gap_is_a_straggler():
 
 def test_urgent_packets_may_overtake_others():
     """Strict priority is no disorder; inside a class it would be."""
-    ordering, rtt = Ordering(), estimator()
+    ordering, rtt = fresh(), estimator()
     packets = [(i * 3 + lag, 0, kind) for i in range(100) for kind, lag in ((7, 300), (3, 150), (0, 0))]
     ordering.waited_in_vain()
     take(ordering, packets, MS)
@@ -86,7 +112,8 @@ def test_urgent_packets_may_overtake_others():
 @given(st.integers(0, MASK), st.integers(0, MASK), st.integers(1, 60_000), st.integers(0, 10_000))
 def test_a_packet_that_was_late_is_waited_for_as_long_again_and_a_quarter(first, clock, late_us, apart_us):
     """Packet 2 leaves ``apart_us`` after packet 1, and overtakes it by ``late_us``; clocks need not agree, and wrap."""
-    ordering, rtt = Ordering(), estimator()
+    ordering, rtt = fresh(), estimator()
+    ordering._block[P_HIGHEST] = (first - 1) & MASK
     delay_us = 500
     arrival_2 = (clock + apart_us + delay_us) * 1000
     arrival_1 = arrival_2 + late_us * 1000
@@ -102,28 +129,34 @@ def test_a_packet_that_was_late_is_waited_for_as_long_again_and_a_quarter(first,
 
 @settings(max_examples=100)
 @given(st.data())
-def test_batches_do_not_matter(data):
-    """One packet at a time, or in batches, or by the short cut for batches in order: the same conclusions."""
+def test_the_count_agrees_with_a_model_that_knows_all(data):
+    """Class by class, in any order and across the wrap: which packet was first, what came late, and by how much."""
     count = data.draw(st.integers(1, 60))
     disorder = data.draw(st.sampled_from([0, 0, 3, 20]))
     start = data.draw(st.sampled_from([0, MASK - 20]))
     base = np.arange(count)
     order = np.argsort(base + np.random.default_rng(disorder).integers(0, disorder + 1, count), kind="stable")
     classes = np.random.default_rng(count).integers(0, data.draw(st.sampled_from([1, 3])), count)
-    sequences = ((base[order] + start) & MASK).astype(np.uint32)
-    timestamps = (base[order] * 10).astype(np.uint32)
-    kinds = classes[order].astype(np.uint8)
-    whole, single, quick = Ordering(), Ordering(), Ordering()
-    whole.note(sequences, timestamps, kinds, 5 * MS)
-    highest = None
-    for i in range(count):
-        one = slice(i, i + 1)
-        single.note(sequences[one], timestamps[one], kinds[one], 5 * MS)
-        newer = highest is None or ahead(int(sequences[i]), highest) > 0
-        (quick.note_orderly if newer else quick.note)(sequences[one], timestamps[one], kinds[one], 5 * MS)
-        highest = int(sequences[i]) if newer else highest
-    assert whole.window(estimator(), True) == single.window(estimator(), True) == quick.window(estimator(), True)
-    assert np.array_equal(whole._highest, single._highest) and np.array_equal(whole._highest, quick._highest)
+    ordering, now = fresh(), 5 * MS
+    block = ordering._block
+    block[P_HIGHEST] = (start - 1) & MASK
+    kinds = classes[order].tolist()
+    highest, top, delays, run, extent = start - 1, {}, {}, 0, 0
+    for step, (index, kind) in enumerate(zip(order.tolist(), kinds, strict=True)):
+        sequence, timestamp, waited = start + index, index * 10, data.draw(st.integers(0, 300))
+        now += 1000 * data.draw(st.integers(0, 40))
+        take(ordering, [(sequence & MASK, timestamp & MASK, kind)], now, waited)
+        delay = now // 1000 - waited - timestamp
+        run += 1
+        if sequence > highest:
+            highest = sequence
+            assert block[P_ECHO] == timestamp and block[P_WAITED] == waited
+        if sequence > top.get(kind, -1):
+            top[kind], delays[kind] = sequence, delay
+        else:
+            extent, run = max(extent, (delay - delays[kind]) * 1000), 0
+        assert block[P_HIGHEST] == highest & MASK
+        assert (block[P_PACKETS], block[P_IN_ORDER], block[P_EXTENT]) == (step + 1, run, extent)
 
 
 # -- what the sender makes of it ---------------------------------------------------------------------------------------------
@@ -151,7 +184,7 @@ class Listener:
 
 
 def sender():
-    peer = Peer(1, Listener(), estimator(), 100, FinishedMessages(10**9, 10**8), 0)
+    peer = Peer(1, Listener(), estimator(), 100, FinishedMessages(10**9, 10**8), block_of(), 0)
     peer.number(1000, 0, 0)
     return peer
 
@@ -166,6 +199,7 @@ def body(highest, received, window=1 << 30):
         "delay": 0,
         "window": window,
         "queue_depth": 0,
+        "wait": 0,
     }
 
 
@@ -235,3 +269,22 @@ def test_stale_and_impossible_feedback_is_refused():
     assert not peer.on_feedback(body(500, 499), MS)
     assert peer.on_feedback(body(501, 400), MS), "what was believed about the count was wrong"
     assert peer.acknowledged == 501
+
+
+def test_time_on_hosts_counts_for_the_round_trip_and_not_for_the_path():
+    """What packets waited on either host is in the round trip, by which timers go, and not in the delay of queues."""
+    peer = sender()
+    samples = [(500, 0, 0), (900, 40, 0), (900, 0, 400), (900, 20, 200), (900, 0, 0)]
+    for step, (elapsed_us, wait_tens, waited_us) in enumerate(samples):
+        now = (step + 1) * 10 * MS
+        fields = {"timestamp_echo": now // 1000 - elapsed_us - 70, "delay": 70, "wait": wait_tens}
+        assert peer.on_feedback(body(10 + step, 10 + step) | fields, now, waited_us)
+    assert [s.rtt for s in peer.control.samples] == [e * 1000 for e, _, _ in samples]
+    assert [s.queueing for s in peer.control.samples] == [0, 0, 0, 0, 400_000]
+
+
+def test_feedback_that_measures_nothing_tells_nothing_of_queues():
+    peer = sender()
+    peer.on_feedback(body(10, 10) | {"timestamp_echo": MASK}, MS)
+    peer.on_feedback(body(10, 10), 2 * MS)
+    assert peer.control.samples[1].rtt is None and peer.control.samples[1].queueing is None

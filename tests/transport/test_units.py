@@ -1,23 +1,15 @@
-"""The small parts: timers, round trips, placement, grouping, screening, bookkeeping of what is finished."""
-
-from collections import Counter
+"""The small parts: timers, round trips, what is in of a message, bookkeeping of what is finished."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlcp.transport.arrivals import arrange
-from dlcp.transport.events import part_of
 from dlcp.transport.finished import HEARD_INTERVALS, FinishedMessages
-from dlcp.transport.incoming import IncomingMessage, unpack_bitmap
-from dlcp.transport.packets import Frames
-from dlcp.transport.rtt import IMPLAUSIBLE, RttEstimator
-from dlcp.transport.screening import Identity, screen
+from dlcp.transport.incoming import UNKNOWN_TAG, IncomingMessage, unpack_bitmap
+from dlcp.transport.rtt import IMPLAUSIBLE, PathDelay, RttEstimator
 from dlcp.transport.timers import Timers
-from dlcp.wire.codec import encode_headers
-from dlcp.wire.header import HEADER_BYTES, PacketType
-from tests.transport.rig import COOKIE, MS, SECOND
+from tests.transport.rig import MS, SECOND
 
 # -- timers ------------------------------------------------------------------------------------------------------------------
 
@@ -92,7 +84,43 @@ def test_probe_timeouts_double_between_floor_and_ceiling():
     assert rtt.latest == 1_000, "no path is that slow; a mistake must not slow the pacer for minutes"
 
 
-# -- placement ---------------------------------------------------------------------------------------------------------------
+def test_the_paths_delay_is_what_exceeds_the_least_of_some_time():
+    path = PathDelay()
+    assert [path.sample(delay, now) for now, delay in enumerate([500, 700, 400, 400, 1000])] == [0, 200, 0, 0, 600]
+
+
+def test_a_path_that_has_become_longer_is_believed_after_twice_the_memory_at_most():
+    """Its least delay is remembered for so long, and not a moment less than once."""
+    path, memory = PathDelay(), PathDelay.MEMORY_NS
+    path.sample(100, 0)
+    step, believed = memory // 50, None
+    for now in range(step, 3 * memory, step):
+        queueing = path.sample(900, now)
+        assert queueing in (0, 800)
+        if now <= memory:
+            assert queueing == 800
+        if queueing == 0:
+            believed = believed or now
+        else:
+            assert believed is None
+    assert believed is not None and memory < believed <= 2 * memory + 2 * step
+
+
+@given(st.lists(st.tuples(st.integers(0, 8 * SECOND), st.integers(0, 10**7)), min_size=1, max_size=60))
+def test_queueing_is_measured_against_a_least_of_the_last_ten_to_twenty_seconds(steps):
+    """Never negative, always against something measured, and never against more than the least within the memory."""
+    path, now, seen = PathDelay(), 0, []
+    for pause, delay in steps:
+        now += pause
+        seen.append((now, delay))
+        queueing = path.sample(delay, now)
+        least = delay - queueing
+        assert queueing >= 0
+        assert least in {d for _, d in seen}
+        assert least <= min(d for t, d in seen if t >= now - path.MEMORY_NS), "nothing recent was less"
+
+
+# -- messages on their way in ------------------------------------------------------------------------------------------------
 
 STRIDE = 24
 
@@ -101,156 +129,35 @@ def message_of(length, protected=0, stride=STRIDE, bound=0):
     return IncomingMessage(0, 7, length, stride, bound, protected, np.full(length, 0xEE, np.uint8), 0)
 
 
-@settings(max_examples=200)
-@given(st.data())
-def test_placing_agrees_with_a_loop(data):
-    """Any order, duplicates across and inside batches, a short last packet, rows by slice or by index."""
-    length = data.draw(st.integers(0, 12 * STRIDE))
-    message = message_of(length)
-    content = np.random.default_rng(length).integers(0, 200, max(length, 1)).astype(np.uint8)[:length]
-    naive = np.full(length, 0xEE, np.uint8)
-    have: set[int] = set()
-    now = 0
-    for _ in range(data.draw(st.integers(1, 6))):
-        now += 10
-        indices = np.array(data.draw(st.lists(st.integers(0, message.packets - 1), min_size=1, max_size=20)), np.int64)
-        if data.draw(st.booleans()):
-            indices = np.unique(indices)
-        payload = np.full((indices.size + 2, STRIDE + 8), 0xAA, np.uint8)
-        for row, index in enumerate(indices.tolist()):
-            piece = content[index * STRIDE : (index + 1) * STRIDE]
-            payload[row + 1, : piece.size] = piece
-        as_slice = data.draw(st.booleans())
-        rows = slice(1, 1 + indices.size) if as_slice else np.arange(1, 1 + indices.size)
-        protected = indices % 3 == 0
-        before = set(have)
-        new = message.place(payload, rows, indices, protected, now)
-        for index in indices.tolist():
-            have.add(index)
-            naive[index * STRIDE : (index + 1) * STRIDE] = content[index * STRIDE : (index + 1) * STRIDE]
-        assert new == len(have - before)
-        assert np.array_equal(message.buffer, naive)
-        assert message.missing == message.packets - len(have)
-        assert message.protected_missing == -len({i for i in have if i % 3 == 0})
-        assert set(message.lost().tolist()) == set(range(message.packets)) - have
-        assert message.last_arrival == (now if new else message.last_arrival)
-        listed = unpack_bitmap(message.bitmap(), message.packets)
-        assert np.array_equal(listed, message.lost())
+@given(st.integers(1, 40), st.integers(0, 10), st.data())
+def test_the_account_agrees_with_what_is_in(packets, allowed_share, data):
+    """Packets are placed elsewhere; here they count, and silence is measured from those that were new."""
+    protected = set(range(0, packets, 3))
+    message = message_of(packets * STRIDE, len(protected), bound=allowed_share * 65536 // 20)
+    now, last, have = 0, 0, set()
+    for _ in range(data.draw(st.integers(1, 8))):
+        now += data.draw(st.integers(0, 50))
+        came = data.draw(st.sets(st.integers(0, packets - 1), max_size=8)) - have
+        have |= came
+        message.have[list(came)] = True
+        message.account(len(came), len(came & protected), now)
+        last = now if came else last
+        assert message.missing == packets - len(have) and message.protected_missing == len(protected - have)
+        assert message.last_arrival == last
+        assert message.satisfied == (protected <= have and packets - len(have) <= message.allowed)
+        assert message.needed == max(len(protected - have), packets - len(have) - message.allowed, 0)
+        assert set(message.lost().tolist()) == set(range(packets)) - have
+        assert np.array_equal(unpack_bitmap(message.bitmap(), packets), message.lost())
 
 
-def batch(random, messages, world=4):
-    """Datagrams of several messages, mixed, with everything a network does to their order; and what they say."""
-    rows = []
-    for source, part, length, stride in messages:
-        count = max(1, -(-length // stride))
-        for index in random.integers(0, count, int(random.integers(1, 2 * count + 2))).tolist():
-            size = min(stride, length - index * stride)
-            rows.append((source, part, length, stride, index, size))
-    if random.random() < 0.5:
-        random.shuffle(rows)
-    elif random.random() < 0.5:
-        rows = sorted(set(rows))
-    return rows
-
-
-@settings(max_examples=120)
-@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 3))
-def test_grouping_keeps_every_packet_with_its_message(seed, messages, frames):
-    random = np.random.default_rng(seed)
-    described = [(int(random.integers(1, 4)), part, int(random.integers(0, 300)), 24) for part in range(messages)]
-    rows = batch(random, described)
-    pitch = HEADER_BYTES + 32
-    parts = [p for p in np.array_split(np.arange(len(rows)), frames) if p.size]
-    built = []
-    for part in parts:
-        data = np.zeros((len(part), pitch), np.uint8)
-        lengths = np.zeros(len(part), np.int64)
-        for at, k in enumerate(part.tolist()):
-            source, number, length, stride, index, size = rows[k]
-            data[at, :HEADER_BYTES] = encode_headers(
-                1,
-                type=PacketType.DATA,
-                source=source,
-                destination=0,
-                cookie=np.uint64(COOKIE),
-                operation=3,
-                part=number,
-                length=length,
-                stride=stride,
-                offset=index * stride,
-                protected=index % 2,
-            )[0]
-            data[at, HEADER_BYTES : HEADER_BYTES + size] = (number * 50 + index) % 256
-            lengths[at] = HEADER_BYTES + size
-        built.append(Frames(data, lengths, np.zeros(len(part), np.uint8)))
-    screened = screen(built, Identity(0, 4, COOKIE), Counter())
-    groups = list(arrange(screened, np.arange(len(rows), dtype=np.int64)))
-    expected = Counter((source, 3 << 32 | number, index) for source, number, _, _, index, _ in rows)
-    assert Counter((g.source, g.message, i) for g in groups for i in g.indices.tolist()) == expected
-    assert len({(g.source, g.message) for g in groups}) == len(groups)
-    for group in groups:
-        steps = np.diff(group.indices)
-        assert group.ascending == bool((steps > 0).all())
-        assert group.protected.tolist() == [bool(i % 2) for i in group.indices.tolist()]
-        covered = []
-        for frame, start, stop, first in group.runs:
-            for row in range(start, stop):
-                covered.append(first + row - start)
-                size = int(built[frame].lengths[row]) - HEADER_BYTES
-                payload = built[frame].data[row, HEADER_BYTES : HEADER_BYTES + size]
-                assert (payload == (part_of(group.message) * 50 + covered[-1]) % 256).all()
-        assert covered == group.indices.tolist()
-        message = message_of(group.length, stride=24)
-        arguments = (built, group.runs, group.indices, group.ascending, group.protected)
-        got = set(group.indices.tolist())
-        placed = message.place_runs(*arguments, 5)
-        assert placed == (len(got) == group.size), "duplicates are for place()"
-        if placed:
-            for index in range(message.packets):
-                piece = message.buffer[index * 24 : (index + 1) * 24]
-                assert (piece == ((part_of(group.message) * 50 + index) % 256 if index in got else 0xEE)).all()
-            assert message.missing == message.packets - len(got)
-            assert not message.place_runs(*arguments, 6)
-        else:
-            assert (message.buffer == 0xEE).all() and not message.have.any()
-        assert message.last_arrival == (5 if placed else 0)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"trimmed": 1}, {"stride": 0}, {"offset": 12}, {"offset": 480}, {"length": 50}],
-    ids=lambda f: next(iter(f.items())),
-)
-def test_odd_packets_are_not_grouped(fields):
-    columns = {"length": 240, "stride": 24, "offset": 48} | fields
-    header = encode_headers(1, type=PacketType.DATA, source=1, destination=0, cookie=np.uint64(COOKIE), **columns)
-    data = np.concatenate([header, np.zeros((1, 24), np.uint8)], axis=1)
-    frames = [Frames(data, np.array([HEADER_BYTES + 24]), np.zeros(1, np.uint8))]
-    assert arrange(screen(frames, Identity(0, 4, COOKIE), Counter()), np.array([0])) is None
-
-
-def test_screening_counts_each_verdict_and_keeps_order():
-    fields = {"type": PacketType.PING, "source": 1, "destination": 0, "cookie": np.uint64(COOKIE)}
-    good = encode_headers(1, **fields)[0]
-    variants = {
-        "version": encode_headers(1, **fields, version=2)[0],
-        "foreign": encode_headers(1, **fields | {"cookie": np.uint64(5)})[0],
-        "misaddressed": encode_headers(1, **fields | {"destination": 3})[0],
-    }
-    check = good.copy()
-    check[30] ^= 1
-    rows = [good, variants["version"], variants["foreign"], check, variants["misaddressed"], good, good]
-    lengths = np.array([48, 48, 48, 48, 48, 47, 48])
-    counters: Counter[str] = Counter()
-    frames = [
-        Frames(np.stack(rows[:3]), lengths[:3], np.array([0, 1, 2], np.uint8)),
-        Frames(np.stack(rows[3:]), lengths[3:], np.array([0, 1, 2, 3], np.uint8)),
-    ]
-    screened = screen(frames, Identity(0, 2, COOKIE), counters)
-    assert counters == {"truncated": 1, "version": 1, "foreign": 1, "check": 1, "misaddressed": 1}
-    assert screened.frame.tolist() == [0, 1] and screened.row.tolist() == [0, 3]
-    assert screened.ecn.tolist() == [0, 3] and screened.sources.tolist() == [1, 1]
-    assert screen([], Identity(0, 2, COOKIE), counters) is None
+def test_tags_are_kept_from_the_first_packet_on_only_if_asked_for():
+    message = message_of(3 * STRIDE)
+    assert message.tags is None
+    message.keep_tags()
+    assert message.tags.tolist() == [UNKNOWN_TAG] * 3
+    message.tags[1] = 4
+    message.keep_tags()
+    assert message.tags.tolist() == [UNKNOWN_TAG, 4, UNKNOWN_TAG]
 
 
 def test_a_bitmap_that_is_too_short_is_refused():

@@ -5,6 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dlcp.transport.events import MessageReceived, message_id, operation_of
+from dlcp.transport.intake_layout import P_HIGHEST
 from dlcp.transport.serial import MASK, ahead, ahead_array
 from dlcp.transport.virtual import Weather
 from dlcp.wire.header import PacketType
@@ -27,7 +28,7 @@ def shift(rig, source, peer, by):
     out, there = rig.endpoints[source].flow(peer), rig.endpoints[peer].flow(source)
     out.next_sequence = (out.next_sequence + by) & MASK
     out.acknowledged = (out.acknowledged + by) & MASK
-    there.highest = (there.highest + by) & MASK
+    there.block[P_HIGHEST] = (there.highest + by) & MASK
     # The counts wrap on their own, at another time.
     there.received = (there.received + 3 * by) & MASK
     out._reported_received = (out._reported_received + 3 * by) & MASK
