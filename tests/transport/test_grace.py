@@ -122,7 +122,6 @@ def test_a_satisfied_message_does_not_wait_for_the_grace_period_once_its_sender_
 )
 def test_deadlines(arrived, at, factor, floor, window, last_data):
     message = IncomingMessage(0, 1, 100 * STRIDE, STRIDE, 65536 // 10 + 1, 0, np.zeros(100 * STRIDE, np.uint8), 0)
-    payload = np.zeros((100, STRIDE), np.uint8)
     for index in range(arrived):
         message.have[index] = True
         message.account(1, 0, at)

@@ -16,7 +16,6 @@ from dlcp.wire.codec import check_ok
 from dlcp.wire.header import CONTROL_CLASS, HEADER, HEADER_BYTES, PacketType
 from tests.transport.rig import COOKIE, MS, STRIDE, Rig, column, kind_of, policy_of
 
-
 FLAGS_BYTE = HEADER.slots["priority"].byte
 
 
