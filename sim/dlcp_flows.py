@@ -23,6 +23,7 @@ from sim.engine.layout import (
     D_AGAIN,
     D_ALLOWED,
     D_COMPLETE,
+    D_ORDER,
     D_PROTECTED,
     D_PROTECTED_MISSING,
     D_REPORT,
@@ -176,6 +177,7 @@ def write_dlcp(memory: Memory, at: int, message: Message, pairs: Pairs) -> None:
     memory[at + D_PROTECTED] = memory[at + D_PROTECTED_MISSING] = protected_of(packets, message.protected)
     memory[at + D_ALLOWED] = packets * bound_to_wire(message.bound) // BOUND_SCALE
     memory[at + D_URGENCY] = message.priority
+    memory[at + D_ORDER] = message.order
     for bitmap in (D_AGAIN, D_REPORT, D_SETTLED):
         memory[at + bitmap] = memory.take(words)
     memory[at + F_PAIR] = pairs.get(message.source, message.destination)

@@ -39,6 +39,7 @@ class Message:
         transport: What carries it; None is the simulation's.
         gate: What its sender lets it through, if anything.
         urgency: Its place at the gate; the lowest goes first.
+        order: Its place among messages of its class from its rank to the same other one, with DLCP; the lowest goes first.
         extra: The run does not wait for it.
         whole: Bytes that each rank contributes to the collective it is a part of; 0 if that is not known.
     """
@@ -58,6 +59,7 @@ class Message:
     transport: Transport | None = None
     gate: Gate | None = None
     urgency: int = 0
+    order: int = 0
     extra: bool = False
     whole: int = 0
 

@@ -13,14 +13,17 @@ from typing import Final, NamedTuple
 
 from dlcp.errors import DLCPError
 from sim.messages import Message
-from sim.traffic.primitives import cut
+from sim.traffic.primitives import cut, cut_further
 
 ALGORITHMS: Final = ("sharded", "ring", "ps")
 """Collectives whose messages are understood."""
 
 
 class Way(NamedTuple):
-    """One message as the algorithm has it: ``pull`` is the way back of a result; ranks from ``world`` on are servers."""
+    """One message as the algorithm has it: ``pull`` is the way back of a result; ranks from ``world`` on are servers.
+
+    Where shards travel in parts, ``shard`` numbers parts: first those that are the first of their shard, then the second ones.
+    """
 
     pull: bool
     source: int
@@ -64,8 +67,27 @@ class Collective:
     pieces: tuple[Piece, ...]
 
 
-def ways(algorithm: str, world: int, servers: int = 0) -> Iterator[Way]:
+def stretches(algorithm: str, size: int, owners: int) -> list[tuple[int, int]]:
+    """Returns offset and length of every part of every shard of an array, in the order in which :class:`Way` numbers them."""
+    shards = cut(size, owners)
+    parts = [tuple(shards)] if algorithm == "ring" else cut_further(shards)
+    at = [sum(shards[:owner]) for owner in range(owners)]
+    found = []
+    for lengths in parts:
+        found += list(zip(at, lengths, strict=True))
+        at = [begin + length for begin, length in zip(at, lengths, strict=True)]
+    return found
+
+
+def ways(algorithm: str, world: int, servers: int = 0, parts: int = 1) -> Iterator[Way]:
     """Yields the messages of an all-reduce in the order of :mod:`sim.traffic.collectives`."""
+    owners = servers if algorithm == "ps" else world
+    for part in range(parts):
+        for way in _ways(algorithm, world, servers):
+            yield way._replace(shard=part * owners + way.shard)
+
+
+def _ways(algorithm: str, world: int, servers: int) -> Iterator[Way]:
     if algorithm == "ps":
         for server in range(servers):
             yield from (Way(False, rank, world + server, server) for rank in range(world))
@@ -107,7 +129,6 @@ def understood(
         if message.source != message.destination and not message.extra:
             found.setdefault(message.iteration, {}).setdefault(message.group, []).append(number)
     servers = len(hosts) - world
-    expected = list(ways(algorithm, world, servers))
     steps = []
     for iteration in range(len(found)):
         groups = found.get(iteration, {})
@@ -118,14 +139,14 @@ def understood(
             numbers = iter(groups[name])
             offset = 0
             for size in sizes:
-                lengths = cut(size, servers or world)
+                places = stretches(algorithm, size, servers or world)
                 pieces = []
-                for way in expected:
+                for way in ways(algorithm, world, servers, len(places) // (servers or world)):
                     at = next(numbers, -1)
-                    begin = sum(lengths[: way.shard])
-                    if at < 0 or not _agrees(messages[at], way, hosts, lengths[way.shard]):
+                    begin, length = places[way.shard]
+                    if at < 0 or not _agrees(messages[at], way, hosts, length):
                         raise _strange(f"message {at} of {name} in step {iteration} is not {way}")
-                    pieces.append(Piece(at, way, begin, lengths[way.shard], messages[at].protected))
+                    pieces.append(Piece(at, way, begin, length, messages[at].protected))
                 collectives.append(Collective(name, offset, size, tuple(pieces)))
                 offset += size
             if next(numbers, None) is not None:
@@ -143,4 +164,4 @@ def _strange(problem: str) -> DLCPError:
     return DLCPError(f"these are not the messages of one job that co-simulation understands: {problem}")
 
 
-__all__ = ["ALGORITHMS", "Collective", "Piece", "Way", "understood", "ways"]
+__all__ = ["ALGORITHMS", "Collective", "Piece", "Way", "stretches", "understood", "ways"]

@@ -66,7 +66,7 @@ def feedback_delay(m: Words, pair: int) -> int:
     """Returns how long feedback may be held back: a quarter of a round trip, within limits."""
     longest = rule(m, U_LONG_DELAY)
     patient = ld(m, pair + R_RTTMIN) >> 2 if pair else 0
-    queued = ld(m, pair + R_SRTT) >> 4 if pair else 0
+    queued = ld(m, pair + R_SRTT) >> 2 if pair else 0
     patient = patient if patient > queued else queued
     longest = patient if patient < longest else longest
     most = rule(m, U_MOST_DELAY)

@@ -27,6 +27,7 @@ from sim.engine.layout import (
     D_ATTEMPT,
     D_LINK,
     D_NUDGES,
+    D_ORDER,
     D_PROBE_CLASS,
     D_PROBE_DUE,
     D_PROBE_NUMBER,
@@ -36,10 +37,8 @@ from sim.engine.layout import (
     D_SENT,
     D_URGENCY,
     ECT,
-    F_CLASS,
     F_ENDED,
     F_FULL,
-    F_LISTED,
     F_PACKETS,
     F_PAIR,
     F_RESENT,
@@ -101,11 +100,32 @@ def remaining(m: Words, flow: int) -> int:
 
 
 def join(m: Words, flow: int) -> None:
-    """A message starts: it joins those of its pair."""
+    """A message starts: it joins those of its pair, behind those of its order that started before."""
     pair = ld(m, flow + F_PAIR)
-    st(m, flow + D_LINK, ld(m, pair + R_FLOWS))
-    st(m, pair + R_FLOWS, flow)
+    order = ld(m, flow + D_ORDER)
+    before = pair + R_FLOWS - D_LINK
+    behind = ld(m, pair + R_FLOWS)
+    while behind != 0 and ld(m, behind + D_ORDER) <= order:
+        before = behind
+        behind = ld(m, behind + D_LINK)
+    st(m, flow + D_LINK, behind)
+    st(m, before + D_LINK, flow)
     st(m, pair + R_PENDING, ld(m, pair + R_PENDING) + 1)
+
+
+def foremost(m: Words, pair: int) -> int:
+    """Returns the message of a pair whose packets go next, or 0: what is sent again, then by class, order and start."""
+    best = 0
+    highest = -1
+    flow = ld(m, pair + R_FLOWS)
+    while flow:
+        if ld(m, flow + F_ENDED) == 0 and remaining(m, flow):
+            urgency = CLASS_MASK if ld(m, flow + D_AGAIN_COUNT) else ld(m, flow + D_URGENCY)
+            if urgency > highest:
+                highest = urgency
+                best = flow
+        flow = ld(m, flow + D_LINK)
+    return best
 
 
 def number_one(m: Words, pair: int, now: int) -> int:
@@ -131,14 +151,16 @@ def numbered_packet(m: Words, flow: int, pair: int, to: int, flags: int, now: in
 
 
 def take_dlcp(m: Words, flow: int, now: int) -> int:
-    """Returns the next packet of a message, or 0 if it has none, or window or pace hold it back."""
+    """Returns the next packet of a message, or 0 if it has none, or another one of its pair goes first, or window or pace stop it."""
     if ld(m, flow + F_ENDED):
         return 0
     pair = ld(m, flow + F_PAIR)
     if ld(m, flow + D_PROBE_DUE):
         return take_probe(m, flow, pair, now)
-    if remaining(m, flow) == 0:
+    if ld(m, pair + R_PENDING) == 0:
         st(m, pair + R_BURST, 0)
+        return 0
+    if foremost(m, pair) != flow:
         return 0
     window = ld(m, pair + R_WINDOW)
     room = room_for(m, pair, ld(m, flow + D_URGENCY))
@@ -307,8 +329,6 @@ def on_status(m: Words, flow: int, echo: int, value: int) -> None:
     st(m, flow + D_NUDGES, 0)
     if before == 0 and found:
         st(m, pair + R_PENDING, ld(m, pair + R_PENDING) + 1)
-    if ld(m, flow + F_LISTED) == 0:
-        st(m, flow + F_CLASS, CLASS_MASK)
 
 
 def on_stop(m: Words, flow: int) -> None:

@@ -1,5 +1,7 @@
 """Hosts: packets come out of flows at the pace of the interface, the most urgent class first, flows of a class in turn.
 
+DLCP's messages from one rank to another go one after the other; in turn are those to different ranks.
+
 A flow is *listed* at its interface while it may have something to send. What a flow has, its transport says when it is asked;
 so nothing waits in the host but control packets, and a flow that is stopped sends no more.
 """
@@ -7,7 +9,7 @@ so nothing waits in the host but control packets, and a flow that is stopped sen
 from __future__ import annotations
 
 from sim.engine.agenda import schedule
-from sim.engine.dlcp_send import remaining, take_dlcp
+from sim.engine.dlcp_send import foremost, take_dlcp
 from sim.engine.layout import (
     A_BUSY,
     A_DOWN,
@@ -19,8 +21,6 @@ from sim.engine.layout import (
     A_RINGS,
     A_UP,
     CLASS_MASK,
-    D_AGAIN_COUNT,
-    D_LINK,
     D_PROBE_CLASS,
     D_PROBE_DUE,
     D_URGENCY,
@@ -28,16 +28,15 @@ from sim.engine.layout import (
     DLCP,
     F_ARC,
     F_CLASS,
-    F_ENDED,
     F_KIND,
     F_LISTED,
     F_NEXT,
+    F_PAIR,
     NDP,
     P_FLAGS,
     PAUSED_SHIFT,
     PFABRIC,
     Q_COUNT,
-    R_FLOWS,
     RAW,
     ROCE,
     SERVICE,
@@ -67,9 +66,8 @@ def take(m: Words, flow: int, now: int) -> int:
     return take_window(m, flow, now)
 
 
-def enlist(m: Words, flow: int, now: int) -> None:
-    """Lists a flow at its interface, if it is not, and wakes the interface."""
-    arc = ld(m, flow + F_ARC)
+def line_up(m: Words, flow: int, arc: int) -> None:
+    """Lists a flow at its interface, if it is not."""
     if ld(m, flow + F_LISTED) == 0:
         st(m, flow + F_LISTED, 1)
         number = ld(m, flow + F_CLASS)
@@ -82,28 +80,43 @@ def enlist(m: Words, flow: int, now: int) -> None:
             st(m, flow + F_NEXT, flow)
             st(m, arc + A_READY, ld(m, arc + A_READY) | (1 << number))
         st(m, ring, flow)
+
+
+def enlist(m: Words, flow: int, now: int) -> None:
+    """Lists a flow at its interface, if it is not, and wakes the interface."""
+    arc = ld(m, flow + F_ARC)
+    line_up(m, flow, arc)
     wake(m, arc, now)
 
 
 def rouse(m: Words, flow: int, now: int) -> None:
-    """Lists a DLCP message that has something to send; what is sent again goes before all else."""
-    if ld(m, flow + F_LISTED) == 0:
-        kind = ld(m, flow + D_URGENCY)
-        if ld(m, flow + D_AGAIN_COUNT):
-            kind = CLASS_MASK
-        elif ld(m, flow + D_PROBE_DUE):
-            kind = ld(m, flow + D_PROBE_CLASS)
-        st(m, flow + F_CLASS, kind)
+    """Lists a DLCP message that has something to send, by its class, even if it is sent again."""
+    choose_class(m, flow)
     enlist(m, flow, now)
 
 
+def choose_class(m: Words, flow: int) -> None:
+    """Says in which ring a DLCP message that is not listed goes."""
+    if ld(m, flow + F_LISTED) == 0:
+        kind = ld(m, flow + D_PROBE_CLASS) if ld(m, flow + D_PROBE_DUE) else ld(m, flow + D_URGENCY)
+        st(m, flow + F_CLASS, kind)
+
+
 def rouse_pair(m: Words, pair: int, now: int) -> None:
-    """A window has opened, or a pace allows more: lists all messages of a pair that have something to send."""
-    flow = ld(m, pair + R_FLOWS)
-    while flow:
-        if ld(m, flow + F_ENDED) == 0 and (remaining(m, flow) or ld(m, flow + D_PROBE_DUE)):
-            rouse(m, flow, now)
-        flow = ld(m, flow + D_LINK)
+    """A window has opened, or a pace allows more: lists the message of a pair whose turn it is."""
+    flow = foremost(m, pair)
+    if flow:
+        rouse(m, flow, now)
+
+
+def give_way(m: Words, flow: int, arc: int, now: int) -> None:
+    """A DLCP message has nothing to send, or must not now: lists the one of its pair whose turn it is, if it is another."""
+    first = foremost(m, ld(m, flow + F_PAIR))
+    if first != 0 and first != flow:
+        choose_class(m, first)
+        line_up(m, first, ld(m, first + F_ARC))
+        if ld(m, first + F_ARC) != arc:
+            wake(m, ld(m, first + F_ARC), now)
 
 
 def wake(m: Words, arc: int, now: int) -> None:
@@ -154,6 +167,8 @@ def serve_host(m: Words, arc: int, now: int) -> None:
                     st(m, last + F_NEXT, ld(m, flow + F_NEXT))
                     if ld(m, ring) == flow:
                         st(m, ring, last)
+                if ld(m, flow + F_KIND) == DLCP:
+                    give_way(m, flow, arc, now)
                 continue
             st(m, ring, flow)
             kind = ld(m, packet + P_FLAGS) & CLASS_MASK

@@ -297,7 +297,8 @@ D_PROBE_CLASS: Final = 57
 D_NUDGES: Final = 58
 D_URGENCY: Final = 59
 D_SEEN: Final = 60
-D_WORDS: Final = 64
+D_ORDER: Final = 64
+D_WORDS: Final = 72
 
 # Pair: a rank and a peer, in one direction; its flow control, and what the peer counts
 R_FEEDBACK: Final = 0

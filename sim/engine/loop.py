@@ -37,6 +37,7 @@ from sim.engine.layout import (
     F_FROM,
     F_GATE,
     F_KIND,
+    F_PAIR,
     F_START,
     F_TIMER,
     F_TO,
@@ -308,7 +309,7 @@ def launch(m: Words, flow: int, now: int) -> None:
     if ld(m, flow + F_KIND) == DLCP:
         st(m, flow + F_TIMER + E_KIND, K_PROBE)
         join(m, flow)
-        rouse(m, flow, now)
+        rouse_pair(m, ld(m, flow + F_PAIR), now)
     else:
         st(m, flow + F_TIMER + E_KIND, K_WINDOW)
         if ld(m, flow + F_KIND) == TIMEOUT:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sim.traffic.job import Job, Ready
-from sim.traffic.primitives import HALVES, all_reduce, cut
+from sim.traffic.primitives import HALVES, all_reduce, cut, cut_further
 
 
 def ring(job: Job, size: int, ready: Ready, **fields: object) -> list[list[int]]:
@@ -19,7 +19,10 @@ def ring(job: Job, size: int, ready: Ready, **fields: object) -> list[list[int]]
 
 
 def sharded(job: Job, size: int, ready: Ready, **fields: object) -> list[list[int]]:
-    """Sharded: every rank reduces a shard of all ranks' data and sends it back to all; as many bytes as a ring, in two steps."""
+    """Sharded: every rank reduces a shard of all ranks' data and sends it back to all; as many bytes as a ring, in two steps.
+
+    Large shards travel in parts (:func:`~sim.traffic.primitives.cut_further`).
+    """
     return all_reduce("sharded", job, range(job.world), size, ready, **fields)
 
 
@@ -34,11 +37,12 @@ def parameter_servers(job: Job, size: int, ready: Ready, **fields: object) -> li
     if not job.servers:
         raise ValueError("a job without servers")
     done: list[list[int]] = [[] for _ in range(job.world)]
-    for server, length in enumerate(cut(size, len(job.servers)), job.world):
-        pushed = [job.push(rank, server, length, ready[rank], **fields) for rank in range(job.world)]
-        joined = [job.compute(server, 0, pushed, **fields)]
-        for rank, mine in enumerate(done):
-            mine.append(job.pull(server, rank, length, joined, **fields))
+    for lengths in cut_further(cut(size, len(job.servers))):
+        for server, length in enumerate(lengths, job.world):
+            pushed = [job.push(rank, server, length, ready[rank], **fields) for rank in range(job.world)]
+            joined = [job.compute(server, 0, pushed, **fields)]
+            for rank, mine in enumerate(done):
+                mine.append(job.pull(server, rank, length, joined, **fields))
     return done
 
 

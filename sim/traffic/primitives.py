@@ -12,11 +12,30 @@ from typing import Final, TypeAlias
 from sim.traffic.job import Job, Ready
 
 Half: TypeAlias = Callable[..., list[list[int]]]
+PARTS: Final = 4
+"""Parts that a shard is cut into if it is large enough, as ``dlcp.collectives.plan`` does: results of the first travel while
+contributions to the last still do."""
+PART_BYTES: Final = 64 * 1424
+"""No shard is cut into parts smaller than this: 64 packets of DLCP, with an MTU of 1500 bytes."""
 
 
 def cut(size: int, parts: int) -> list[int]:
     """Returns the lengths of ``parts`` parts that differ by one byte at most."""
     return [size * (part + 1) // parts - size * part // parts for part in range(parts)]
+
+
+def cut_further(lengths: Sequence[int]) -> list[tuple[int, ...]]:
+    """Cuts shards into parts.
+
+    Args:
+        lengths: Bytes of every shard; they differ by one at most.
+
+    Returns:
+        For every part its length in each shard.
+    """
+    longest = max(lengths)
+    count = max(-(-longest // max(-(-longest // PARTS), PART_BYTES)), 1)
+    return list(zip(*(cut(length, count) for length in lengths), strict=True))
 
 
 def scatter_ring(job: Job, ranks: Sequence[int], lengths: Sequence[int], ready: Ready, **fields: object) -> list[list[int]]:
@@ -101,10 +120,18 @@ HALVES: Final[dict[str, tuple[Half, Half]]] = {
 
 
 def all_reduce(kind: str, job: Job, ranks: Sequence[int], size: int, ready: Ready, **fields: object) -> list[list[int]]:
-    """All-reduce among some ranks; returns for each of them the messages with which it has the result."""
+    """All-reduce among some ranks; returns for each of them the messages with which it has the result.
+
+    Not along a ring, shards travel in parts, each of which is reduced by itself.
+    """
     scatter, gather = HALVES[kind]
-    lengths = cut(size, len(ranks))
-    return gather(job, ranks, lengths, scatter(job, ranks, lengths, ready, **fields), **fields)
+    shards = cut(size, len(ranks))
+    results: list[list[int]] = [[] for _ in ranks]
+    for lengths in [shards] if kind == "ring" else cut_further(shards):
+        done = gather(job, ranks, lengths, scatter(job, ranks, lengths, ready, **fields), **fields)
+        for mine, more in zip(results, done, strict=True):
+            mine += more
+    return results
 
 
-__all__ = ["HALVES", "all_reduce", "cut", "gather_direct", "gather_ring", "scatter_direct", "scatter_ring"]
+__all__ = ["HALVES", "all_reduce", "cut", "cut_further", "gather_direct", "gather_ring", "scatter_direct", "scatter_ring"]

@@ -15,12 +15,11 @@ from dlcp.errors import ConfigError, DLCPError
 from dlcp.wire.header import WireType
 from dlcp.workload import Workload
 from sim.cosim.network import Network, missing_packets
-from sim.cosim.plan import ALGORITHMS, Collective, Piece, understood, ways
+from sim.cosim.plan import ALGORITHMS, Collective, Piece, stretches, understood, ways
 from sim.cosim.reduce import Layout, all_reduce
 from sim.cosim.task import Options, Task, flat, layout_of, put
 from sim.cosim.train import Trainer
 from sim.scenario_file import read
-from sim.traffic.primitives import cut
 from sim.traffic.units import buckets, by_layer
 from tests.conftest import ROOT
 
@@ -95,10 +94,11 @@ def trainer(path, *changes, dtype="float64", compensation="error-feedback", **op
 
 
 def pieces_of(algorithm, world, size, servers=2):
-    lengths = cut(size, servers if algorithm == "ps" else world)
+    owners = servers if algorithm == "ps" else world
+    places = stretches(algorithm, size, owners)
     return tuple(
-        Piece(number, way, sum(lengths[: way.shard]), lengths[way.shard], 0.0)
-        for number, way in enumerate(ways(algorithm, world, servers))
+        Piece(number, way, *places[way.shard], 0.0)
+        for number, way in enumerate(ways(algorithm, world, servers, len(places) // owners))
     )
 
 
