@@ -151,7 +151,7 @@ def numbered_packet(m: Words, flow: int, pair: int, to: int, flags: int, now: in
 
 
 def take_dlcp(m: Words, flow: int, now: int) -> int:
-    """Returns the next packet of a message, or 0 if it has none, or another one of its pair goes first, or window or pace stop it."""
+    """Returns the next packet of a message, or 0 if it has none, is not the first of its pair, or window or pace hold it back."""
     if ld(m, flow + F_ENDED):
         return 0
     pair = ld(m, flow + F_PAIR)

@@ -76,7 +76,7 @@ def training(
                 "group": f"{schedule.removesuffix('s')}{number}",
                 "urgency": len(parts) - 1 - number,
                 "whole": sum(part.sizes),
-                # As the product's reducer has it: where there are classes, front layers' gradients, which are ready last, go first.
+                # As in the product: where there are classes, gradients of front layers, which are ready last, go first.
                 "order": len(parts) - 1 - number if job.policy.classes.count > 1 and not averages else 0,
             }
             priority = max(classes[layer] for layer in part.layers)
