@@ -141,13 +141,18 @@ def callable_entry(program: Program, entry: str, kind: Callable[..., Any], argum
     try:
         find = _loaded(program)
     except MissingPackage as problem:
-        _log.warning("packets are handled by interpreted Python, which is slow: %s", problem)
+        _warn(str(problem))
         return None
     function = kind(*[ctypes.c_int64] * (arguments + 1))(find(entry))
     # The machine code lives as long as what finds it: see Program.load.
     function.owner = find
     found: Callable[..., int] = function
     return found
+
+
+@cache
+def _warn(problem: str) -> None:
+    _log.warning("packets are handled by interpreted Python, which is slow: %s", problem)
 
 
 @cache

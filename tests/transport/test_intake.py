@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlcp.compiler.raw import address_of
 from dlcp.transport import intake
 from dlcp.transport.intake_layout import (
     ENTRIES,
@@ -14,7 +15,7 @@ from dlcp.transport.intake_layout import (
     REST_ROOM,
 )
 from dlcp.transport.packets import Frames
-from dlcp.wire.codec import encode_headers
+from dlcp.wire.codec import check_ok, encode_headers, header_ok, seal
 from dlcp.wire.header import FEEDBACK_BODY, HEADER_BYTES, PacketType
 from tests.transport.intake_bench import (
     GUARD,
@@ -72,6 +73,62 @@ def test_after_the_end_all_that_is_ours_is_left_to_others(messages, batches):
     assert compiled.state() == python.state()
     model.check(compiled)
     assert not any(compiled.came.values())
+
+
+@pytest.mark.parametrize("use_compiled", [True, False], ids=["compiled", "Python"])
+def test_of_the_tags_of_a_packet_that_came_twice_the_lower_counts(use_compiled):
+    """A retransmission comes with class 7, whatever class it had."""
+    bench = Bench([(2, 5, 3 * STRIDE, 0, 0, True)], use_compiled)
+    for index, tags in enumerate([[15, 4], [4, 15], [9, 8]]):
+        for tag in tags:
+            fields = {
+                "length": 3 * STRIDE,
+                "stride": STRIDE,
+                "offset": index * STRIDE,
+                "priority": tag >> 1,
+                "protected": tag & 1,
+            }
+            bench.take(frames_of([row_of(2, 5, bytes(STRIDE), **fields)], 1, "plain", 0)[0])
+    assert bench.known[2, 5].tags.tolist() == [4, 4, 8]
+
+
+@pytest.mark.parametrize("use_compiled", [True, False], ids=["compiled", "Python"])
+@pytest.mark.parametrize(
+    ("change", "size"),
+    [
+        ({"trimmed": 1}, 0),
+        ({"trimmed": 1}, STRIDE),
+        ({"stride": 0}, 0),
+        ({"stride": 0}, STRIDE),
+        ({"offset": 8}, STRIDE),
+        ({"offset": 2 * STRIDE}, 0),
+        ({"offset": 2 * STRIDE}, STRIDE),
+        ({"offset": 2**32 - STRIDE}, STRIDE),
+        ({"length": STRIDE - 1}, STRIDE),
+        ({"length": 0}, STRIDE),
+        ({}, 0),
+        ({}, STRIDE - 1),
+        ({}, STRIDE + 1),
+    ],
+)
+def test_trimmed_and_malformed_data_is_counted_and_left_to_others(use_compiled, change, size):
+    bench = Bench([(2, 5, 2 * STRIDE, 0, 0, True)], use_compiled)
+    fields = {"length": 2 * STRIDE, "stride": STRIDE, "sequence": 3}
+    bench.take(frames_of([row_of(2, 5, bytes(STRIDE), **fields)], 1, "plain", 0)[0])
+    bench.take(frames_of([row_of(2, 5, b"x" * size, **fields | {"offset": STRIDE} | change)], 1, "plain", 0)[0])
+    assert bench.rest == [(0, 0, 0)] and not bench.refused and bench.totals()[2][0] == 2
+    assert bench.known[2, 5].have.tolist() == [True, False]
+    assert bench.known[2, 5].buffer.tolist() == [0] * STRIDE + [0xEE] * STRIDE
+    assert all((whole[:GUARD] == 0xA5).all() and (whole[-GUARD:] == 0xA5).all() for whole in bench.wholes)
+
+
+@given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES), st.booleans())
+def test_the_check_of_one_header_is_that_of_many(raw, sealed):
+    header = np.frombuffer(raw, np.uint8).copy()
+    if sealed:
+        header = seal(header[None])[0]
+    assert bool(intake.whole(address_of(header))) == header_ok(header.tobytes()) == bool(check_ok(header[None])[0])
+    assert not sealed or header_ok(header.tobytes())
 
 
 near = st.sampled_from([-1, 0, 0, 0, 1, STRIDE])
