@@ -2,20 +2,38 @@
 
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlcp.collectives import plan
 from dlcp.policy import Policy
 from dlcp.topology import Star
-from dlcp.transport.events import MessageReceived
+from dlcp.transport.events import MessageReceived, message_id
 from dlcp.transport.virtual import Weather
 from dlcp.units import Buffer, Delay, Rate
-from sim.engine.layout import D_ALLOWED, D_PROTECTED, F_CUTS, F_END, F_GOT, F_MISSING, F_PACKETS, F_RESENT, F_START
+from dlcp.wire.header import Phase, WireType
+from sim.engine.dlcp_rules import feedback_delay
+from sim.engine.layout import (
+    D_ALLOWED,
+    D_PROTECTED,
+    F_CUTS,
+    F_END,
+    F_GOT,
+    F_MISSING,
+    F_PACKETS,
+    F_PAIR,
+    F_RESENT,
+    F_START,
+    R_RTTMIN,
+    R_SRTT,
+)
 from sim.engine.words import has
 from sim.flows import Transport
 from sim.messages import Message
 from sim.simulation import Simulation
+from sim.traffic.primitives import PART_BYTES, PARTS, cut, cut_further
 from tests.transport.rig import Rig
 
 STRIDE = 1424
@@ -114,3 +132,63 @@ def test_with_loss_it_takes_as_long_and_loses_as_much(loss, bound):
         if column == 0:
             wanted, got = (statistics.median(row[0] for row in rows) for rows in (real, model))
         assert got == pytest.approx(wanted, **tolerance)
+
+
+WIDE = Policy.from_dict({"switch": {"drop_share": 1.0, "mark_share": 1.0}, "congestion": {"initial_window_packets": 1000}})
+
+
+def product_order(messages):
+    """Returns the numbers of the messages in the order in which the product hands out their last packets."""
+    rig = Rig(world=3, policy=WIDE, stride=STRIDE, window=64 << 20, greet=True)
+    ids = {}
+    for number, message in enumerate(messages):
+        name = message_id(1, Phase.PUSH, 0, number)
+        ids[message.destination, name] = number
+        tags = np.full(message.size // STRIDE, 2 * message.priority + 1, np.uint8)
+        payload = np.zeros(message.size, np.uint8)
+        rig.endpoints[0].send(message.destination, name, payload, tags=tags, bound=0, now=rig.now, order=message.order)
+    last = {}
+    for place, burst in enumerate(rig.endpoints[0].transmit(rig.now)):
+        if hasattr(burst, "message"):
+            last[ids[burst.peer, burst.message.message]] = place
+    assert len(last) == len(messages)
+    return sorted(last, key=last.get)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 6), st.integers(-2, 2), st.integers(2, 6)), min_size=1, max_size=12))
+def test_messages_go_in_the_order_of_the_product(drawn):
+    messages = [Message(0, peer, packets * STRIDE, priority=priority, order=order) for peer, priority, order, packets in drawn]
+    shape = Star(hosts=3, rate=Rate.parse("10 Gbit/s"), buffer=Buffer(500, "packets")).build()
+    run = Simulation(shape, messages, Transport("dlcp"), WIDE, engine="python")
+    assert run.run()
+    model = sorted(range(len(messages)), key=lambda number: run.memory[run.flows[number] + F_END])
+    real = product_order(messages)
+    for peer in (1, 2):
+        mine, theirs = ([n for n in order if messages[n].destination == peer] for order in (model, real))
+        assert mine == theirs, "by class, then by order, then first come first served"
+    classes = sorted((message.priority for message in messages), reverse=True)
+    assert [messages[n].priority for n in model] == [messages[n].priority for n in real] == classes, "whoever they are for"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(10_000, 50_000_000), st.integers(0, 50_000_000))
+def test_feedback_is_held_back_for_as_long_as_in_the_product(least, queued):
+    rig = Rig()
+    flow = rig.endpoints[0].flow(1)
+    flow.rtt.minimum, flow.rtt.smoothed = least, least + queued
+    run = Simulation(Star(hosts=2).build(), [Message(0, 1, 1)], Transport("dlcp"), QUIET, engine="python")
+    memory, pair = run.memory, run.memory[run.flows[0] + F_PAIR]
+    memory[pair + R_RTTMIN], memory[pair + R_SRTT] = least * 1000, (least + queued) * 1000
+    assert feedback_delay(memory, pair) == pytest.approx(flow.feedback_delay() * 1000, abs=1000)
+
+
+@given(st.integers(1, 64), st.integers(2, 12))
+def test_shards_are_cut_into_as_many_parts_as_in_the_product(units, owners):
+    # In whole packets, as many in every shard: there the two agree exactly.
+    size = units * 25 * STRIDE * owners
+    assert (PARTS, PART_BYTES) == (plan.PIECES, plan.PIECE_PACKETS * STRIDE)
+    wanted = plan.Plan(size, WireType.UINT8, STRIDE, 4 << 20, owners)
+    parts = cut_further(cut(size, owners))
+    assert len(parts) == len(wanted.shard(0))
+    assert [sum(lengths) for lengths in zip(*parts, strict=True)] == [size // owners] * owners
