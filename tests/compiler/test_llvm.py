@@ -18,10 +18,15 @@ from dlcp.transport.intake_layout import DONE
 pytest.importorskip("llvmlite")
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    """A cache folder of the test's own, and nothing remembered of what was loaded or said."""
-    monkeypatch.setenv("DLCP_CACHE", str(tmp_path / "cache"))
+def fresh(folder, monkeypatch):
+    """A cache folder of these tests' own, and nothing remembered of what was loaded or said."""
+    monkeypatch.setenv("DLCP_CACHE", str(folder))
     monkeypatch.delenv("DLCP_COMPILED", raising=False)
     for remembered in (compiled, llvm_module._loaded, llvm_module._warn):
         remembered.cache_clear()
@@ -68,8 +73,10 @@ def test_an_llvm_that_is_too_old_is_none(monkeypatch):
 
 
 @pytest.fixture
-def kept():
+def kept(tmp_path, monkeypatch):
     """LLVM, the file that machine code is kept in, and the code."""
+    monkeypatch.setenv("DLCP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Program, "machine_code", lambda *_: b"made first")
     llvm = TRANSPORT.load_llvm()
     code = TRANSPORT.kept(llvm)
     (path,) = TRANSPORT.folder.iterdir()
