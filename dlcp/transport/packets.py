@@ -47,6 +47,8 @@ class Frames:
                 raise ValueError(f"{rows} rows, {len(lengths)} lengths, {len(ecn)} ECN fields")
             came, came_pitch = 0, 0
             if self.arrivals is not None:
+                if self.arrivals.dtype != np.int64 or len(self.arrivals) not in (1, rows):
+                    raise ValueError(f"{rows} rows, {len(self.arrivals)} arrival times of {self.arrivals.dtype}")
                 came, came_pitch = address_of(self.arrivals), 0 if len(self.arrivals) < rows else self.arrivals.strides[0]
             self._place = (
                 address_of(data),

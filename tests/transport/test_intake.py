@@ -306,3 +306,12 @@ def test_a_batch_is_taken_like_its_packets_one_by_one(seeds, random, frames):
     assert [whole.tobytes() for whole in together.wholes] == [whole.tobytes() for whole in apart.wholes]
     assert together.came == apart.came and together.totals() == apart.totals()
     assert together.arrivals.peer(2)[P_HIGHEST:].tolist() == apart.arrivals.peer(2)[P_HIGHEST:].tolist()
+
+
+@pytest.mark.parametrize(
+    "arrivals", [np.zeros(3, np.int64), np.zeros(2, np.int32), np.zeros(0, np.int64)], ids=["3", "int32", "none"]
+)
+def test_arrival_times_that_do_not_fit_the_rows_are_refused(arrivals):
+    frame = Frames(np.zeros((2, 100), np.uint8), np.full(2, 100), np.zeros(2, np.uint8), arrivals)
+    with pytest.raises(ValueError, match="2 rows"):
+        _ = frame.place
