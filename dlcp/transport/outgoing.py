@@ -150,7 +150,7 @@ class OutgoingMessage:
         stride: Payload bytes per packet.
         tags: ``uint8[packets]``, class * 2 + protected.
         bound: Loss bound in 1/65536.
-        order: Tie-breaker between messages of equal urgency: lower goes first.
+        order: Tie-breaker between messages of equal precedence: lower goes first.
     """
 
     __slots__ = (
@@ -173,7 +173,7 @@ class OutgoingMessage:
         "place",
         "probe_priority",
         "probe_round",
-        "queued_urgency",
+        "queued_precedence",
         "remaining",
         "stride",
         "tags",
@@ -215,7 +215,7 @@ class OutgoingMessage:
         self.probe_round: int | None = None
         self.probe_priority = CONTROL_CLASS
         self.ticket = 0
-        self.queued_urgency = 0
+        self.queued_precedence = 0
         self._short = self.length != self.packets * stride
         self._uniform = self.packets == 1 or bool((tags == tags[0]).all())
         queue = np.arange(self.packets, dtype=np.int64)
@@ -260,6 +260,16 @@ class OutgoingMessage:
         """Class of the next packet, whether it has been sent before or not: the one whose window it needs."""
         top = self._rounds[-1]
         return int(self.tags[top.queue[top.cursor]]) >> 1
+
+    @property
+    def precedence(self) -> int:
+        """Rank among messages to one peer: by class, and in a class what was sent before goes first.
+
+        Not by the class that packets travel in: what is sent again needs the window of its own class, and while that is closed it
+        would keep more urgent packets from leaving.
+        """
+        top = self._rounds[-1]
+        return (int(self.tags[top.queue[top.cursor]]) >> 1) * 2 + top.retransmission
 
     def take(self, limit: int) -> tuple[NDArray[np.int64], bool]:
         """Hands out the next packets of one round and one tag, at most ``limit``.

@@ -168,8 +168,8 @@ class Peer:
         return self.delivered_since_loss < CLEAN_RUN
 
     def enqueue(self, message: OutgoingMessage) -> None:
-        """Makes a message with packets left eligible for sending, or moves it up if it has become more urgent."""
-        if message.remaining and (not message.ticket or message.urgency > message.queued_urgency):
+        """Makes a message with packets left eligible for sending, or moves it to where it now belongs."""
+        if message.remaining and (not message.ticket or message.precedence != message.queued_precedence):
             heapq.heappush(self._ready, self._entry(message))
 
     def next_message(self) -> OutgoingMessage | None:
@@ -195,8 +195,8 @@ class Peer:
     def _entry(self, message: OutgoingMessage) -> tuple[int, int, int, OutgoingMessage]:
         self._tickets += 1
         message.ticket = self._tickets
-        message.queued_urgency = message.urgency
-        return (-message.queued_urgency, message.order, message.ticket, message)
+        message.queued_precedence = message.precedence
+        return (-message.queued_precedence, message.order, message.ticket, message)
 
     def start_waiting(self, now: int) -> None:
         """Something is sent to the peer or expected from it: if nothing was before, its silence counts from now."""

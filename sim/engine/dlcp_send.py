@@ -114,13 +114,13 @@ def join(m: Words, flow: int) -> None:
 
 
 def foremost(m: Words, pair: int) -> int:
-    """Returns the message of a pair whose packets go next, or 0: what is sent again, then by class, order and start."""
+    """Returns the message of a pair whose packets go next, or 0: by class, there what is sent again first, then order and start."""
     best = 0
     highest = -1
     flow = ld(m, pair + R_FLOWS)
     while flow:
         if ld(m, flow + F_ENDED) == 0 and remaining(m, flow):
-            urgency = CLASS_MASK if ld(m, flow + D_AGAIN_COUNT) else ld(m, flow + D_URGENCY)
+            urgency = 2 * ld(m, flow + D_URGENCY) + (1 if ld(m, flow + D_AGAIN_COUNT) else 0)
             if urgency > highest:
                 highest = urgency
                 best = flow

@@ -319,7 +319,7 @@ def test_the_queue_agrees_with_sorting(data):
             peer.enqueue(message)
         elif action == "take":
             ready = [m for m in alive if m.remaining]
-            best = min(ready, key=lambda m: (-m.urgency, m.order), default=None)
+            best = min(ready, key=lambda m: (-m.precedence, m.order), default=None)
             assert peer.next_message() is best
             if best is not None:
                 best.take(data.draw(st.integers(1, 4)))
