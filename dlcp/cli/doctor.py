@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dlcp import __version__
-from dlcp.cli.checks import Check, buffers, packages, rights, tcp, tools, udp
+from dlcp.cli.checks import Check, buffers, compiled, packages, rights, tcp, tools, udp
 from dlcp.cli.checks_network import network
 from dlcp.errors import ConfigError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _STEPS: Final[Sequence[tuple[str, Callable[[], Iterable[Check]]]]] = (
     ("sockets", udp),
     ("socket buffers", buffers),
+    ("compiled code", compiled),
     ("rights", rights),
     ("namespaces and queues", network),
     ("TCP", tcp),
