@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -211,15 +212,9 @@ class Engine:
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` is due."""
-        due = self.endpoint.next_timer()
-        for deadlines in (self._deadlines.values(), self._claims.deadlines):
-            for deadline in deadlines:
-                due = deadline if due is None else min(due, deadline)
-        if self._aborts or self._goodbye is not None:
-            times = [at for at, _ in self._aborts]
-            times += [t for t in (due, self._goodbye) if t is not None]
-            due = min(times)
-        return due
+        ends = (at for at, _ in self._aborts)
+        times = (self.endpoint.next_timer(), self._goodbye, *self._deadlines.values(), *self._claims.deadlines, *ends)
+        return min((at for at in times if at is not None), default=None)
 
     def handle_timer(self, now: int) -> None:
         """Does what is due: the transport's timers, operation deadlines, repeated farewells."""
@@ -409,18 +404,13 @@ class Engine:
     def _retire_served(self, latest: int) -> None:
         """A server does not know when a call is over; but it is when every worker is hundreds of calls further on."""
         numbers = sorted(self._seen, key=lambda n: ahead(n, latest))
-        over = None
-        for number in numbers[:-SERVED_HISTORY]:
-            if number in self._running:
-                break
-            over = number
-        if over is not None:
-            self._retire(over)
+        over = list(takewhile(lambda number: number not in self._running, numbers[:-SERVED_HISTORY]))
+        if over:
+            self._retire(over[-1])
 
     def _retire(self, over: int) -> None:
         self.endpoint.retire(over)
-        for past in [n for n in self._seen if ahead(n, over) <= 0]:
-            del self._seen[past]
+        self._seen = {number: messages for number, messages in self._seen.items() if ahead(number, over) > 0}
 
     # -- failure -------------------------------------------------------------------------------------------------------------
 
