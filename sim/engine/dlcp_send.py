@@ -114,7 +114,7 @@ def join(m: Words, flow: int) -> None:
 
 
 def foremost(m: Words, pair: int) -> int:
-    """Returns the message of a pair whose packets go next, or 0: by class, there what is sent again first, then order and start."""
+    """Returns the message of a pair whose packets go next, or 0: by class, there what is sent again first, order, start."""
     best = 0
     highest = -1
     flow = ld(m, pair + R_FLOWS)
