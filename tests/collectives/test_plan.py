@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dlcp.collectives.collective import concatenate_lost, put_ranges, take_ranges
 from dlcp.collectives.elements import dtype_field, is_mean, item_bytes, kind_of, wire_type
-from dlcp.collectives.plan import MAX_PARTS, Plan, packet_ranges
+from dlcp.collectives.plan import MAX_PARTS, PIECE_PACKETS, PIECES, Plan, packet_ranges
 from dlcp.wire.header import REPORT_BODY, WireType
 
 KINDS = st.sampled_from(list(WireType))
@@ -38,6 +38,37 @@ def test_parts_tile_the_array(elements, kind, stride, message_bytes, owners):
     assert plan.packets == max(1, -(-elements // (stride // item_bytes(kind))))
 
 
+@given(st.integers(0, 400_000), KINDS, STRIDES, st.integers(256, 1 << 20), st.integers(1, 9))
+def test_shards_are_cut_into_a_few_parts_that_are_worth_it(elements, kind, stride, message_bytes, owners):
+    """Results of the first part travel while contributions to the last still do; but small parts cost more than they bring."""
+    plan = Plan(elements, kind, stride, max(message_bytes, stride), owners)
+    most = max(1, min(message_bytes // stride, 8 * (stride - REPORT_BODY.size), 65535))  # of one message
+    for owner in range(owners):
+        sizes = [part.packets.stop - part.packets.start for part in plan.shard(owner)]
+        assert len(sizes) <= max(PIECES, -(-sum(sizes) // most))
+        assert all(size >= min(PIECE_PACKETS, most) for size in sizes[:-1])
+        assert len(sizes) >= min(PIECES, -(-sum(sizes) // PIECE_PACKETS))
+
+
+@pytest.mark.parametrize(
+    ("packets", "expected"),
+    [(1, [1]), (64, [64]), (65, [64, 1]), (256, [64] * 4), (257, [65, 65, 65, 62]), (4000, [1000] * 4)],
+)
+def test_parts_of_one_shard(packets, expected):
+    plan = Plan(packets * 64, WireType.FLOAT32, 256, 1 << 20, 1)
+    assert [part.packets.stop - part.packets.start for part in plan.shard(0)] == expected
+
+
+@given(st.integers(0, 400_000), STRIDES, st.integers(256, 1 << 20), st.integers(2, 9))
+def test_a_ring_sends_messages_as_large_as_may_be(elements, stride, message_bytes, owners):
+    """A part waits for the one before it at every hop; cut further it would overlap with nothing."""
+    plan = Plan(elements, WireType.FLOAT32, stride, max(message_bytes, stride), owners, through=True)
+    most = max(1, min(message_bytes // stride, 8 * (stride - REPORT_BODY.size), 65535))
+    for owner in range(owners):
+        sizes = [part.packets.stop - part.packets.start for part in plan.shard(owner)]
+        assert sizes[:-1] == [most] * (len(sizes) - 1) and all(size <= most for size in sizes)
+
+
 def test_more_parts_than_the_header_can_number():
     """A ring numbers parts through all shards."""
     per_packet = 64
@@ -51,7 +82,7 @@ def test_more_parts_than_the_header_can_number():
 
 
 def test_a_message_is_never_more_packets_than_a_header_can_count():
-    plan = Plan(1 << 30, WireType.UINT8, 16384, 1 << 30, 1)
+    plan = Plan(PIECES << 30, WireType.UINT8, 16384, 1 << 30, 1)
     assert max(part.packets.stop - part.packets.start for part in plan.shard(0)) == 65535
 
 

@@ -62,6 +62,7 @@ class Job:
     Args:
         policies: One for all, or one for each rank.
         cut: ``cut(source, destination, now)``: whether the way is down.
+        link: A bottleneck in front of every rank.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Job:
         stride=STRIDE,
         cut=None,
         window=1 << 20,
+        link=None,
     ):
         self.world = world
         total = world + servers
@@ -92,7 +94,7 @@ class Job:
                 endpoint.keep_tags = True
                 node.serve = lambda event, node=node: ServedAllReduce(node, operation_of(event.message), range(world))
         kwargs = {} if cut is None else {"cut": cut}
-        self.network = VirtualNetwork(self.nodes, np.random.default_rng(seed), weather or Weather(), **kwargs)
+        self.network = VirtualNetwork(self.nodes, np.random.default_rng(seed), weather or Weather(), link=link, **kwargs)
         self.communicators = []
         for rank in range(world):
             with mock.patch("dlcp.collectives.communicator.Link", lambda rank, *args, **kwargs: _Link(self, rank)):

@@ -27,6 +27,7 @@ class FakeCommunicator:
         self.policy = policy or Policy()
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.calls = []
+        self.orders = []
         self.aborted = None
         self._losses = losses
         self._width = width
@@ -41,11 +42,12 @@ class FakeCommunicator:
     def take_notices(self):
         return []
 
-    def allreduce_async(self, array, *, op="mean", tags=None, out=None, bound=None):
+    def allreduce_async(self, array, *, op="mean", tags=None, out=None, bound=None, order=0):
         assert op == "mean" and array.flags.c_contiguous and array.dtype in (np.float32, np.float64)
         assert tags.dtype == np.uint8 and tags.size == -(-array.size // self._width) and not np.may_share_memory(array, out)
         operation = Operation(f"fake {len(self.calls)}")
         self.calls.append((array.copy(), tags.copy()))
+        self.orders.append(order)
         self._queue.put((len(self.calls) - 1, array, out, operation))
         return operation
 
