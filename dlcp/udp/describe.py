@@ -142,11 +142,13 @@ def datagram(m: Words, b: Words, at: int, row: int) -> int:
     offset = here64(ld(b, at + B_OFFSETS) + 8 * row)
     if ld(b, at + B_DATA):
         stride = ld(b, at + B_STRIDE)
+        if offset < 0 or offset > length:
+            return 1
         offset = offset * stride
         size = length - offset
         if size > stride:
             size = stride
-        if offset < 0 or size < 0:
+        if size < 0:
             return 1
         copy = ld(m, D_COPIES) + rows * H_BYTES
         sequence = (ld(b, at + B_SEQUENCE) + row) & MASK32
@@ -154,7 +156,8 @@ def datagram(m: Words, b: Words, at: int, row: int) -> int:
         header = copy
     else:
         size = here64(ld(b, at + B_SIZES) + 8 * row)
-        if offset < 0 or size < 0 or offset + size > length:
+        # Not their sum: it may have more than 64 bits.
+        if offset < 0 or size < 0 or offset > length or size > length - offset:
             return 1
         header += row * width
     vector = ld(m, D_VECTORS) + rows * 2 * VECTOR_BYTES

@@ -42,7 +42,7 @@ class Machine(Protocol):
         """Takes datagrams; the frames are valid only during the call."""
 
     def transmit(self, now: int, room: int, /) -> list[Burst]:
-        """Returns what may be sent now; empty if nothing, and not much more than ``room`` bytes: what is left can wait."""
+        """Returns what may be sent now: all of it, but not much more than ``room`` bytes; what is left is asked for again."""
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` wants to run, or None."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlcp.errors import AddressError, UnreachableError
 from dlcp.transport.packets import Burst, control_burst
 from dlcp.udp import Capabilities, DatagramPort
-from dlcp.udp.batch import _PACKETS
+from dlcp.udp.describe_layout import PACKETS
 from dlcp.udp.probe import probe
 
 SIZES = st.one_of(
@@ -116,7 +116,7 @@ def test_more_datagrams_than_one_batch_holds(capabilities, open_port, tools):
     sender.connect_peer(0, receiver.address)
     rng = np.random.default_rng(2)
     payload = rng.integers(0, 256, 4096, np.uint8)
-    bursts = [tools.burst(rng, [40] * (_PACKETS + 300), payload=payload), tools.burst(rng, [40] * 900, payload=payload)]
+    bursts = [tools.burst(rng, [40] * (PACKETS + 300), payload=payload), tools.burst(rng, [40] * 900, payload=payload)]
     expected = [datagram for burst in bursts for datagram in burst.datagrams()]
     got = []
     for burst in bursts:

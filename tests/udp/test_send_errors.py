@@ -62,7 +62,7 @@ class Kernel:
 
     def sendmmsg(self, descriptor: int, messages: int, count: int) -> int:
         first = (messages - self._sender._address) // 64
-        verdict, number = self._next(bool(self._sender._iov_lengths[first] > 2))
+        verdict, number = self._next(bool(self._sender._messages["iov_length"][first] > 2))
         return -number if verdict == "fail" else self._real(descriptor, messages, min(count, number))
 
     def sendmsg(self, pieces, control, flags, address) -> int:

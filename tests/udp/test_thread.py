@@ -83,8 +83,7 @@ def test_datagrams_go_through(run, open_port, recorder):
     run(right, b)
 
     def send(now: int) -> None:
-        for number in range(20):
-            left.outbox.append([control_burst(1, 0, packet(number)) for _ in range(3)])
+        left.outbox.append([control_burst(1, 0, packet(number)) for number in range(20) for _ in range(3)])
 
     thread.call(send)
     for number in range(20):
