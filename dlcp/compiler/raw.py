@@ -52,8 +52,8 @@ def big64(address: int) -> int:
 
 
 def put_big64(address: int, value: int) -> None:
-    """Writes 64 bits of a signed number in network byte order."""
-    ctypes.memmove(address, value.to_bytes(8, "big", signed=True), 8)
+    """Writes the low 64 bits of a number in network byte order."""
+    ctypes.memmove(address, (value & (1 << 64) - 1).to_bytes(8, "big"), 8)
 
 
 def here64(address: int) -> int:
