@@ -6,19 +6,21 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from dlcp.cli import checks, checks_network, doctor
 from dlcp.cli.main import main
+from dlcp.compiler import llvm
 
 ASKED = {
     *(f"udp.{name}" for name in ("segmentation", "receive_offload", "sendmmsg", "recvmmsg", "tos_cmsg", "recv_tos")),
     *("buffer.receive", "buffer.send", "root", "cap_net_admin", "cap_net_raw", "netns", "link.veth", "link.bridge", "tcp.bbr"),
     *(f"tc.{name}" for name in ("netem", "htb", "tbf", "prio", "fq", "red", "clsact")),
     *(f"tool.{name}" for name in ("ip", "tc", "ethtool", "mnexec", "tshark", "iperf3", "p4c", "bmv2")),
-    *("python.torch", "python.numpy", "cuda"),
+    *("python.torch", "python.numpy", "python.llvmlite", "compiled", "cuda"),
 }
 
 
@@ -115,6 +117,38 @@ def test_buffers_are_what_the_kernel_granted(monkeypatch):
         monkeypatch.setattr(checks, "Policy", lambda wanted=wanted: Policy(memory=Memory(receive_buffer_bytes=wanted)))
         receive = next(iter(checks.buffers()))
         assert receive.ok == (wanted == 4096 or os.geteuid() == 0)
+
+
+@pytest.fixture
+def afresh(monkeypatch):
+    """Lets compilation be tried again, and leaves no answer behind that holds for one test only."""
+    known = (import_module("dlcp.transport.arrivals").compiled, import_module("dlcp.udp.batch")._compiled, llvm._loaded)
+    for function in known:
+        function.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    for function in known:
+        function.cache_clear()
+
+
+def test_packets_are_handled_by_compiled_code(afresh):
+    afresh.delenv("DLCP_COMPILED", raising=False)
+    (found,) = checks.compiled()
+    assert found.ok and version("llvmlite") in found.detail
+
+
+def test_compiled_code_that_was_switched_off(afresh):
+    afresh.setenv("DLCP_COMPILED", "0")
+    (found,) = checks.compiled()
+    assert not found.ok and "DLCP_COMPILED=0" in found.detail and "interpreted Python" in found.lost
+
+
+def test_without_llvm_packets_are_handled_by_python(afresh):
+    afresh.delenv("DLCP_COMPILED", raising=False)
+    afresh.setitem(sys.modules, "llvmlite.binding", None)
+    (found,) = checks.compiled()
+    assert not found.ok and found.detail.startswith("packets received and sent are handled by interpreted Python")
+    assert "pip install 'llvmlite>=0.44'" in found.remedy
 
 
 def test_tools_that_hang_or_fail(tmp_path, monkeypatch):

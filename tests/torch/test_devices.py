@@ -90,15 +90,20 @@ def test_all_work_on_a_bucket_is_queued_beside_the_training_and_nothing_waits(dt
     assert device.log[1:] == ["mark on returning", "returning ends", "waited for mark on returning"]
 
 
-def test_on_the_host_no_thread_and_no_second_copy():
+def test_on_the_host_one_thread_and_no_second_copy():
+    """The backward pass goes on while that thread packs, in the order of the calls; closing lets it finish."""
     stage = Stage(HostDevice())
     buffer = torch.ones(LAYOUT.elements)
     before = threading.active_count()
     staged = stage.load(buffer, LAYOUT, debts(), False, tagger())
     assert len(staged.lent) == 1 and np.shares_memory(staged.result, buffer.numpy()) and staged.taken is None
     started = []
-    stage.launch(lambda: started.append(threading.current_thread()))
-    assert started == [threading.current_thread()] and threading.active_count() == before
+    for number in range(3):
+        stage.launch(lambda number=number: started.append((number, threading.current_thread())))
+    assert threading.active_count() == before + 1
+    stage.close()
+    assert [number for number, _ in started] == [0, 1, 2]
+    assert len({thread for _, thread in started} - {threading.current_thread()}) == 1 and threading.active_count() == before
 
 
 @pytest.mark.parametrize("skip_zero", [True, False])

@@ -12,6 +12,7 @@ import pytest
 
 from dlcp.bench.shaped import NoNamespacesError, ShapedStar, sweep
 from dlcp.bench.sleeper import Sleeper
+from dlcp.policy import Policy
 
 SMALL = ["--ranks", "2", "--bytes", "200e3", "--layers", "4", "--compute", "0.02", "--steps", "2", "--turns", "4", "--json"]
 NEEDS_ROOT = pytest.mark.skipif(
@@ -36,10 +37,41 @@ def test_the_report_adds_up(rate):
         assert found["min_s"] <= found["p50_s"] <= found["max_s"]
     assert report["ratio_hook"] == report["pipelined_s"] / report["hook_s"]
     assert report["ratio_gloo"] == report["pipelined_s"] / report["gloo_s"]
+    assert report["switch"] == (None if rate == "none" else "dlcp")
     assert report["communication_ideal_s"] == (None if rate == "none" else 8 * 200e3 / 50e6)
 
 
-@pytest.mark.parametrize(("options", "message"), [(["--rate", "fast"], "not a number with a unit"), (["--ranks", "1"], "from 2")])
+@NEEDS_ROOT
+@pytest.mark.parametrize("switch", ["dlcp", "fifo"])
+def test_the_switch_is_a_plain_one_or_enforces_classes(switch):
+    done = run("--rate", "50 Mbit/s", "--switch", switch, "--turns", "1", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["switch"] == switch
+    assert set(report["candidates"]) == {"pipelined", "pipelined_flat", "hook", "gloo"}
+    assert all(len(found["times_s"]) == 1 and found["p50_s"] >= 0.02 for found in report["candidates"].values())
+    assert not [name for name in left_by_benchmarks() if not Path("/proc", name.split("-")[2]).exists()]
+
+
+@NEEDS_ROOT
+@pytest.mark.parametrize("policy", [None, Policy()], ids=["fifo", "dlcp"])
+def test_queues_at_the_switch(policy):
+    """A plain switch has one FIFO a port; a DLCP switch has the queues that the exported script makes."""
+    with ShapedStar(2, 10_000_000, 10, policy) as star:
+        shown = subprocess.run(
+            ["ip", "netns", "exec", star._middle, "tc", "-j", "qdisc", "show", "dev", "eth1"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        kinds = [entry["kind"] for entry in json.loads(shown.stdout)]
+    assert kinds.count("pfifo") == (policy is None) and (len(kinds) > 2) == (policy is not None), kinds
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--rate", "fast"], "not a number with a unit"), (["--ranks", "1"], "from 2"), (["--switch", "hub"], "invalid choice")],
+)
 def test_wrong_usage(options, message):
     done = run(*options)
     assert done.returncode == 2 and message in done.stderr
@@ -60,6 +92,10 @@ def test_a_star_leaves_nothing_behind():
         assert sent.returncode == 0
         made = [*star.names]
     assert not any(name in namespaces() for name in made)
+
+
+def left_by_benchmarks():
+    return [path.name for path in Path("/run/netns").glob("dlcp-bench-*")]
 
 
 def mine(pid):
