@@ -23,8 +23,9 @@ Progress = Callable[[], AbstractContextManager[Callable[[str, int, int], None]]]
 
 _EPILOG: Final = """\
 how it is measured:
-  Every rank has a network namespace, and a bridge joins them; both ends of every link are shaped to --rate with a FIFO of
-  --queue packets. The model is a row of equal layers that sleep, as a script does while its accelerator computes: --compute for
+  Every rank has a network namespace, and a bridge joins them; both ends of every link are shaped to --rate, with room for
+  --queue packets. The bridge is set up by the script that `dlcp switch export --vendor tc` writes, with a queue for each class
+  and congestion marks; with --switch fifo it is a plain one. gloo goes through the same. The model is a row of equal layers that sleep, as a script does while its accelerator computes: --compute for
   a forward and a backward pass together. All candidates live in the same processes and take turns, a few steps each.
 
 candidates:
@@ -37,9 +38,11 @@ the JSON document:
   pipelined_s, pipelined_flat_s, hook_s, gloo_s    medians, in seconds a step, of the slowest rank
   ratio_hook, ratio_gloo, ratio_flat               pipelined to each of the others
   compute_s, communication_ideal_s                 what a step takes at least of either
+  switch                                           dlcp, fifo, or null without a network
 
 examples:
-  dlcp bench step                                  4 ranks, 100 Mbit/s, a model of 2 MB
+  dlcp bench step                                  4 ranks, 100 Mbit/s, a model of 4 MB
+  dlcp bench step --switch fifo                    the same across a switch that knows no classes
   dlcp bench step --rate none --compute 0.02       over loopback: what pipelining itself costs
   dlcp bench step --json | jq '.ratio_hook'
 
@@ -63,9 +66,9 @@ def add_step(
     )
     add = parser.add_argument
     add("--ranks", type=whole(2, 32), default=4, metavar="N", help="processes (default 4)")
-    add("--bytes", type=size, default=2_000_000, metavar="SIZE", help="gradients of the model: 2e6, 2MB (default 2e6)")
+    add("--bytes", type=size, default=4_000_000, metavar="SIZE", help="gradients of the model: 4e6, 4MB (default 4e6)")
     add("--layers", type=whole(1, 1000), default=12, metavar="N", help="layers of the model (default 12)")
-    add("--compute", type=positive, default=0.25, metavar="S", help="forward and backward pass together (default 0.25)")
+    add("--compute", type=positive, default=0.5, metavar="S", help="forward and backward pass together (default 0.5)")
     add("--rate", type=_rate, default=Rate.parse("100 Mbit/s"), metavar="RATE", help="of each link, or none (default 100 Mbit/s)")
     add("--queue", type=whole(1, 100_000), default=100, metavar="N", help="packets that find room before a link (default 100)")
     add(
@@ -74,10 +77,10 @@ def add_step(
         default="dlcp",
         help="what joins the links: one that enforces classes, or a plain one",
     )
-    add("--steps", type=whole(1, 1000), default=5, metavar="N", help="steps of a turn (default 5)")
-    add("--turns", type=whole(1, 100_000), default=8, metavar="N", help="measured turns of each candidate (default 8)")
+    add("--steps", type=whole(1, 1000), default=10, metavar="N", help="steps of a turn (default 10)")
+    add("--turns", type=whole(1, 100_000), default=5, metavar="N", help="measured turns of each candidate (default 5)")
     add("--warmup", type=whole(1, 1000), default=1, metavar="N", help="turns before them (default 1)")
-    add("--bucket-mb", type=positive, default=0.5, metavar="MB", help="DDP's buckets, for all candidates (default 0.5)")
+    add("--bucket-mb", type=positive, default=0.3, metavar="MB", help="DDP's buckets, for all candidates (default 0.3)")
     add("--policy", type=Path, metavar="FILE", help="policy file (the defaults if left out)")
     add("--timeout", type=positive, default=120.0, metavar="S", help="longest turn (default 120)")
     add("--json", action="store_true", help="one JSON document on standard output, and nothing else there")
