@@ -65,7 +65,8 @@ class Reducer:
         residuals: What is owed.
         names: Names of the parameters.
         classes: Their classes.
-        max_in_flight: Buckets that may be under way at once; None for two on the host, any number elsewhere.
+        max_in_flight: Buckets that may be under way at once; None: on the host two, or 64 MiB if those are more, elsewhere any
+            number.
         began: Called at the start of each pass.
         ended: Called at the end of each pass that went well.
         adaptation: Decides how much of a contribution may be missing; None leaves it to the policy.
@@ -250,6 +251,9 @@ class Reducer:
             return layout.tags(work, width, self._classes, self.communicator.policy)
 
         staged = stage.load(buffer, layout, self._residuals, self.may_skip, tag)
+        with self._changed:
+            if self.error is not None:  # since loading began: what was taken out goes back to where it was, too
+                self._residuals.restore(self._before_pass)
         self._largest = max(self._largest, staged.contribution.nbytes)
         return staged
 
@@ -283,6 +287,7 @@ class Reducer:
 
     def _start(self, flight: _Flight, buffer: Tensor) -> None:
         try:
+            self.check()
             if flight.staged is None:
                 flight.staged = self._load(buffer, flight.layout, flight.stage)
             staged = flight.staged

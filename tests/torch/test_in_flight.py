@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import skip_init
 
+from dlcp.errors import ClosedError
 from dlcp.policy import Policy
 from dlcp.torch import DLCPState
 from dlcp.torch.reducer import HOST_IN_FLIGHT, HOST_IN_FLIGHT_BYTES
@@ -95,3 +96,39 @@ def test_what_the_next_forward_pass_needs_first_goes_first(count):
     assert [len(passed) for passed in found] == [1, 4, 4]
     for passed in found:
         assert passed == [-(number + 1) if count > 1 else 0 for number in range(len(passed))]
+
+
+def fails(rank, world, early):
+    """Fails just before or just after a bucket takes what is owed; returns that before the pass, at its end and in the end."""
+    ddp = DistributedDataParallel(nn.Sequential(*(nn.Linear(40, 40) for _ in range(4))), bucket_cap_mb=0.005)
+    communicator = FakeCommunicator(lambda number, rank, array: [[0, array.size // 2]])
+    with DLCPState(communicator) as state:
+        state.attach(ddp)
+        for _ in range(2):
+            ddp(torch.ones(1, 40)).sum().backward()
+        reducer, loads = state.reducer, []
+        before = state.residuals.mass()
+        load = reducer._load
+
+        def failing(*arguments):
+            loads.append(None)
+            if len(loads) == 2 and early:
+                reducer.fail(ClosedError("just before"))
+            staged = load(*arguments)
+            if len(loads) == 2 and not early:
+                reducer.fail(ClosedError("just after"))
+            return staged
+
+        reducer._load = failing
+        with pytest.raises(ClosedError, match="just"):
+            ddp(torch.ones(1, 40)).sum().backward()
+    found = before.elements, before == state.residuals.mass(), len(loads)
+    communicator.close()
+    return found
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_failure_while_buckets_are_packed_leaves_debts_as_they_were(early):
+    ((owed, same, loads),) = run_ranks(fails, early, world=1)
+    assert owed > 0 and same
+    assert loads == 2, "no bucket is packed any more"
