@@ -1,4 +1,4 @@
-"""Virtual workers: N ranks of a job in one process and one thread, between which packets get lost as a pattern says.
+"""Virtual workers: N ranks of a job in one process, between which packets get lost as a pattern says.
 
 Everything but the network is what a real job runs: each worker has a :class:`~dlcp.torch.reducer.Reducer`, so that tags,
 residuals and compensation are the hook's; packets, shards and the arithmetic of owners are those of the collectives.  Only the
@@ -7,6 +7,7 @@ communicator is another one: it has all contributions at hand, and takes packets
 
 from __future__ import annotations
 
+import threading
 from typing import Any, cast
 
 import numpy as np
@@ -61,14 +62,18 @@ class Hub:
         self._edges = edges
         self._random = random
         self._layout: PacketLayout | None = None
+        self._lock = threading.Lock()
         self._waiting: dict[int, tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8], Operation]] = {}
 
     def contribute(self, rank: int, array: NDArray[Any], out: NDArray[Any], tags: NDArray[np.uint8]) -> Operation:
-        """Takes a worker's contribution; with the last one all get the mean."""
+        """Takes a worker's contribution, from a thread of that worker; with the last one all get the mean."""
         operation = Operation(f"virtual all-reduce of {array.size} elements", array.nbytes)
-        self._waiting[rank] = (array, out, tags, operation)
-        if len(self._waiting) == self.ranks:
-            waiting, self._waiting = self._waiting, {}
+        with self._lock:
+            self._waiting[rank] = (array, out, tags, operation)
+            complete = len(self._waiting) == self.ranks
+            if complete:
+                waiting, self._waiting = self._waiting, {}
+        if complete:
             self._reduce([waiting[rank] for rank in range(self.ranks)])
         return operation
 
@@ -120,7 +125,14 @@ class _Communicator:
         return self._hub.stride // item_bytes(wire_type(np.dtype(dtype), self.policy.wire.dtype))
 
     def allreduce_async(
-        self, array: NDArray[Any], *, op: str, tags: NDArray[np.uint8], out: NDArray[Any], bound: float | None = None
+        self,
+        array: NDArray[Any],
+        *,
+        op: str,
+        tags: NDArray[np.uint8],
+        out: NDArray[Any],
+        bound: float | None = None,
+        order: int = 0,
     ) -> Operation:
         return self._hub.contribute(self.rank, array, out, tags)
 
