@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from dlcp.udp import batch, describe
 from dlcp.udp.describe_layout import CELL_BYTES, D_COUNT, D_ROWS, D_STOPS, MESSAGE_BYTES, PACKETS
 from dlcp.udp.metrics import PortCounters
 from dlcp.udp.peers import PeerTable
-from dlcp.udp.probe import Capabilities
+from dlcp.udp.probe import Capabilities, probe
 from dlcp.wire.codec import encode_header
+from dlcp.wire.header import HEADER
 
 pytestmark = pytest.mark.skipif(not batch.FITS, reason="this machine's words do not have 64 bits")
 
@@ -137,17 +139,77 @@ def test_each_datagram_once_in_order_and_messages_by_the_rules(opened, bursts, s
         assert cut is None or cut == sizes[0]
 
 
+@st.composite
+def long_batches(draw):
+    """Sometimes more than one turn holds, in one burst or in many, in whatever order packets are sent again."""
+    bursts = draw(batches())
+    if draw(st.booleans()):
+        count = draw(st.integers(PACKETS - 20, PACKETS + 20))
+        payload = np.random.default_rng(count).integers(0, 256, count * STRIDE - 5).astype(np.uint8)
+        out = OutgoingMessage(9, 1, COOKIE, 77, payload, STRIDE, np.full(count, 5, np.uint8), 0, 0)
+        indices = np.arange(count, dtype=np.int64)
+        if draw(st.booleans()):
+            # The short last packet comes in the middle.
+            indices = np.roll(indices, draw(st.integers(0, count - 1)))
+        bursts.insert(draw(st.integers(0, len(bursts))), DataBurst(2, out, indices, draw(st.booleans()), 2**32 - 7, 5))
+    return bursts
+
+
+def turns(one, bursts, position):
+    """Describes everything, turn by turn; returns what each looked like, with where it ended."""
+    found = []
+    while position[0] < len(bursts):
+        position = one._plan(bursts, *position)
+        found.append((position, described(one), one._copies[: one._words[D_ROWS]].copy()))
+    return found
+
+
 @settings(max_examples=100, deadline=None)
-@given(bursts=batches(), segments=st.sampled_from([1, 2, 64]))
-def test_compiled_and_as_python_alike(opened, bursts, segments):
-    compiled, interpreted = sender(opened, segments), sender(opened, segments)
-    ends = [compiled._plan(bursts, 0, 0)]
+@given(
+    bursts=long_batches(),
+    segments=st.sampled_from([1, 2, 64]),
+    most=st.sampled_from([1, 150, 700, 65507]),
+    with_tos=st.booleans(),
+    skip=st.integers(0, 14),
+)
+def test_compiled_and_as_python_alike(opened, bursts, segments, most, with_tos, skip):
+    compiled, interpreted = sender(opened, segments, with_tos), sender(opened, segments, with_tos)
+    compiled.message_bytes = interpreted.message_bytes = most
+    start = (0, skip if skip < len(bursts[0]) else 0)
+    assert batch._compiled() is not None
+    quick = turns(compiled, bursts, start)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "_compiled", lambda: None)
-        ends.append(interpreted._plan(bursts, 0, 0))
-    assert ends[0] == ends[1]
-    assert described(compiled) == described(interpreted)
-    assert np.array_equal(compiled._copies, interpreted._copies)
+        slow = turns(interpreted, bursts, start)
+    assert [turn[:2] for turn in quick] == [turn[:2] for turn in slow]
+    assert all(np.array_equal(one[2], other[2]) for one, other in zip(quick, slow, strict=True))
+    wanted = [datagram for burst in bursts for datagram in burst.datagrams()][start[1] :]
+    assert [datagram for _, messages, _ in quick for *_, datagrams in messages for datagram in datagrams] == wanted
+    if not with_tos:
+        # The socket's ToS stands for a whole turn.
+        toses = [burst.tos for burst in bursts for _ in range(len(burst))][start[1] :]
+        for _, messages, _ in quick:
+            count = sum(len(datagrams) for *_, datagrams in messages)
+            assert len(set(toses[:count])) <= 1
+            toses = toses[count:]
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_headers_made_in_place_are_those_of_the_message(opened, data):
+    out = message(data.draw)
+    indices = np.array(data.draw(st.lists(st.integers(0, out.packets - 1), min_size=1, max_size=20)), np.int64)
+    indices = indices[out.tags[indices] == out.tags[indices[0]]]
+    again = data.draw(st.booleans())
+    sequence = data.draw(st.one_of(st.integers(2**32 - 20, 2**32 - 1), st.integers(0, 2**32 - 1)))
+    timestamp = data.draw(st.sampled_from([0, 1, 2**31, 2**32 - 1]))
+    one = sender(opened)
+    one._plan([DataBurst(2, out, indices, again, sequence, timestamp)], 0, 0)
+    assert one._words[D_ROWS] == len(indices)
+    assert np.array_equal(one._copies[: len(indices)], out.headers(indices, again, sequence, timestamp))
+    assert [HEADER.decode_one(row.tobytes())["sequence"] for row in one._copies[: len(indices)]] == [
+        (sequence + number) % 2**32 for number in range(len(indices))
+    ]
 
 
 @pytest.mark.parametrize("with_tos", [True, False])
@@ -184,6 +246,25 @@ def test_what_reaches_beyond_its_payload_is_refused(opened, offset, size, interp
     bad = Burst(0, 0, np.zeros((1, 48), np.uint8), np.zeros(100, np.uint8), np.array([offset]), np.array([size]))
     with pytest.raises(ValueError, match="beyond its payload"):
         sender(opened)._plan([bad], 0, 0)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("interpreted", [True, False])
+def test_nothing_is_sent_of_what_reaches_beyond_its_payload(open_port, tools, batched, interpreted, monkeypatch):
+    """Not the datagrams before it, either; then the port goes on."""
+    if interpreted:
+        monkeypatch.setattr(batch, "_compiled", lambda: None)
+    port, receiver = open_port(capabilities=replace(probe(), sendmmsg=batched and probe().sendmmsg)), open_port()
+    port.connect_peer(0, receiver.address)
+    headers, payload = np.zeros((3, 48), np.uint8), np.zeros(100, np.uint8)
+    bad = Burst(0, 2, headers, payload, np.array([0, 0, 93]), np.array([8, 8, 8]))
+    good = Burst(0, 2, headers, payload, np.array([0, 0, 92]), np.array([8, 8, 8]))
+    # Without sendmmsg() bursts are sent one by one.
+    with pytest.raises(ValueError, match="beyond its payload"):
+        port.send([good, bad] if batched else [bad])
+    assert port.metrics()["packets_sent"] == port.metrics()["send_calls"] == 0
+    assert port.send([good]) == 1
+    assert [data for data, _ in tools.receive_all(receiver, 3)] == good.datagrams()
 
 
 def test_a_packet_number_beyond_its_message_is_refused(opened):
