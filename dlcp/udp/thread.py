@@ -2,8 +2,9 @@
 
 Theory of operation.  One pass of the loop runs the queued calls, receives at most one batch, handles the timers that are due,
 and sends at most a bounded number of datagrams.  So neither direction can starve the other, and calls wait for at most one pass.
-As long as something came in or went out the loop goes on without waiting.  While bursts are queued behind a full send buffer the
-machine is not asked for more.
+As long as datagrams come in, or the machine hands out as much as it was asked for, the loop goes on without waiting.  A machine
+that handed out less is asked again after the next call, datagram or timer.  While bursts are queued behind a full send buffer it
+is not asked for more.
 
 The clock is read again before each step, because a step may take as long as the delays that congestion control measures.
 
@@ -48,7 +49,10 @@ class Machine(Protocol):
         """Returns when :meth:`handle_timer` wants to run, or None."""
 
     def receive_interval(self) -> int:
-        """Returns for how many nanoseconds what comes in may wait for more to come, so that it costs fewer passes of the loop."""
+        """Returns for how many nanoseconds what comes in may wait for more to come, so that it costs fewer passes of the loop.
+
+        Timers that are due meanwhile wait for the end of it, too; calls do not.
+        """
 
     def handle_timer(self, now: int) -> None:
         """Does what is due."""

@@ -352,3 +352,70 @@ def test_what_trickles_in_is_taken_together(open_port, recorder):
     thread.call(lambda now: called.set())
     assert called.wait(WAIT)
     assert thread.stop(WAIT)
+
+
+def test_a_machine_that_hands_out_what_it_was_asked_for_is_asked_again_at_once(slow, recorder):
+    """Nothing else happens: no call, no datagram, no timer."""
+    port = slow(flood=False)
+    port.room = 48 * 3
+    machine = recorder()
+    sent = threading.Event()
+    batches = deque([control_burst(0, 0, packet(number)) for _ in range(3)] for number in range(200))
+
+    def transmit(now: int, room: int):
+        assert room == port.room
+        if not batches:
+            sent.set()
+        return batches.popleft() if batches else []
+
+    machine.transmit = transmit
+    thread = IOThread(port, machine)
+    thread.start()
+    assert sent.wait(WAIT)
+    assert thread.stop(WAIT) and thread.error is None
+    assert [burst.headers[0, 0] for burst in port.sent] == [number for number in range(200) for _ in range(3)]
+
+
+def test_a_machine_that_has_less_is_asked_again_when_something_happens(run, open_port, recorder):
+    """A call, a timer and a datagram each bring one more look at what there is to send, and none is lost."""
+    here, there = open_port(), open_port()
+    here.connect_peer(1, there.address)
+    there.connect_peer(0, here.address)
+    left, right = recorder(), recorder()
+    left.interval = 2_000_000
+    thread = run(left, here)
+    run(right, there)
+    for number in range(0, 60, 3):
+        thread.call(lambda now, number=number: left.outbox.append([control_burst(1, 0, packet(number))]))
+        assert right.next("receive") == packet(number).tobytes()
+
+        left.on_timer = lambda now, number=number: left.outbox.append([control_burst(1, 0, packet(number + 1))])
+        thread.call(lambda now: setattr(left, "timer", now + 100_000))
+        left.next("timer")
+        assert right.next("receive") == packet(number + 1).tobytes()
+
+        # Put there without a word to the thread, which then sleeps until the datagram comes.
+        left.outbox.append([control_burst(1, 0, packet(number + 2))])
+        there.send([control_burst(0, 0, packet(0))])
+        left.next("receive")
+        assert right.next("receive") == packet(number + 2).tobytes()
+
+
+def test_a_timer_waits_for_the_end_of_the_interval_and_no_longer(run, open_port, recorder):
+    """It is due while the thread rests after a datagram: it comes with no call and no further datagram to help."""
+    here, there = open_port(), open_port()
+    there.connect_peer(0, here.address)
+    machine = recorder()
+    machine.interval = 30_000_000
+    take = machine.receive
+
+    def receive(frames, now: int) -> None:
+        take(frames, now)
+        machine.timer = now + 1_000_000
+
+    machine.receive = receive
+    run(machine, here)
+    for number in range(5):
+        there.send([control_burst(0, 0, packet(number))])
+        assert machine.events.get(timeout=WAIT)[0] == "receive"
+        assert machine.events.get(timeout=WAIT)[0] == "timer"
