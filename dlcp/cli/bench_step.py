@@ -25,8 +25,9 @@ _EPILOG: Final = """\
 how it is measured:
   Every rank has a network namespace, and a bridge joins them; both ends of every link are shaped to --rate, with room for
   --queue packets. The bridge is set up by the script that `dlcp switch export --vendor tc` writes, with a queue for each class
-  and congestion marks; with --switch fifo it is a plain one. gloo goes through the same. The model is a row of equal layers that sleep, as a script does while its accelerator computes: --compute for
-  a forward and a backward pass together. All candidates live in the same processes and take turns, a few steps each.
+  and congestion marks; with --switch fifo it is a plain one. gloo goes through the same. The model is a row of equal layers
+  that sleep, as a script does while its accelerator computes: --compute for a forward and a backward pass together. All
+  candidates live in the same processes and take turns, a few steps each.
 
 candidates:
   pipelined        PipelinedOptimizer: the next forward pass begins while gradients of back layers still travel
