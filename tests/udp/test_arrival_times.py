@@ -108,8 +108,9 @@ def exchange(sender: DatagramPort, receiver: DatagramPort, clock, burst: Burst) 
     assert begin <= seen[0] <= queued < end
     assert all(begin <= moment <= end for moment in seen)
     for one in frames:
-        assert one.arrivals.dtype == np.int64 and len(one.arrivals) in (1, len(one.lengths))
-        assert one.place[6] == one.arrivals.ctypes.data and one.place[7] == (8 if len(one.arrivals) == len(one.lengths) else 0)
+        arrivals = one.arrivals
+        assert arrivals is not None and arrivals.dtype == np.int64 and len(arrivals) in (1, len(one.lengths))
+        assert one.place[6] == arrivals.ctypes.data and one.place[7] == (8 if len(arrivals) == len(one.lengths) else 0)
     return frames
 
 
