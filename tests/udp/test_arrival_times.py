@@ -55,6 +55,7 @@ def settle(sender: DatagramPort, receiver: DatagramPort, clock) -> None:
         readable(receiver)
         before = clock()
         (frames,) = receiver.receive()
+        assert frames.arrivals is not None
         if int(frames.arrivals[0]) <= before:
             return
     pytest.fail("the kernel tells when datagrams are read, not when they came")
@@ -68,7 +69,11 @@ def equal(count: int, size: int, tos: int = 2) -> Burst:
 
 def times(frames: list[Frames]) -> list[int]:
     """Returns the arrival time of each datagram."""
-    return [int(time) for one in frames for time in np.broadcast_to(one.arrivals, len(one.lengths))]
+    found: list[int] = []
+    for one in frames:
+        assert one.arrivals is not None
+        found += np.broadcast_to(one.arrivals, len(one.lengths)).tolist()
+    return found
 
 
 def pair(open_port, clock, offload: bool, **settings) -> tuple[DatagramPort, DatagramPort]:
