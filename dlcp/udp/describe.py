@@ -166,6 +166,9 @@ def datagram(m: Words, b: Words, at: int, row: int) -> int:
     put_here64(vector + 16, ld(b, at + B_PAYLOAD) + offset)
     put_here64(vector + 24, size)
     add(m, width + size)
+    if length == 0:
+        # Control packets go alone: a receiver would have to take a whole batch apart for a few of them that came as one.
+        close(m)
     return 0
 
 
