@@ -306,12 +306,14 @@ def broken(rank, world):
     optimizer = PipelinedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model, state)
     model(torch.ones(4, 12)).square().mean().backward()
     optimizer.step()
-    optimizer.drain()
     if rank == 1:
+        optimizer.drain()
         state.abort("tired")
         state.close()
         return None
     with pytest.raises(DLCPError, match="tired"):
+        # Rank 1 may have all it needs, and be gone, while some of it is still on its way here.
+        optimizer.drain()
         for _ in range(3):
             optimizer.zero_grad()
             # No forward of the wrapper, which would wait for the other rank's buffers.
