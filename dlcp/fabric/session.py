@@ -36,6 +36,8 @@ _CANNOT: Final = frozenset(
 """Codes of targets that cannot read a kind of entity, or not now."""
 
 _DEVICE_HINT: Final = "give the switch's device_id in the topology; ids that are not given count from 1"
+_PAUSES_S: Final = (0.3, 1.0)
+"""Before asking again a switch that drops the first connection; gRPC itself connects anew after a second."""
 _HINTS: Final = {
     GRPCStatusCode.UNAVAILABLE: "is its P4Runtime server running, and are the address and the certificates right?",
     GRPCStatusCode.DEADLINE_EXCEEDED: "it accepts connections but does not answer; is it overloaded, or something else?",
@@ -94,12 +96,18 @@ class Session:
 
     async def version(self) -> str:
         """Returns the version of P4Runtime that the switch speaks; empty if it is too old to say."""
-        try:
-            answer = await self._client.request(p4r.CapabilitiesRequest())
-        except P4ClientError as error:
-            if error.code == GRPCStatusCode.UNIMPLEMENTED:
-                return ""
-            raise self._explain(error, "asking for its version") from None
+        for pause in (*_PAUSES_S, None):
+            try:
+                answer = await self._client.request(p4r.CapabilitiesRequest())
+                break
+            except P4ClientError as error:
+                if error.code == GRPCStatusCode.UNIMPLEMENTED:
+                    return ""
+                # A server that has only just started may drop its first connection; one that is not there refuses it.
+                dropped = error.code == GRPCStatusCode.UNAVAILABLE and "refused" not in error.message.lower()
+                if pause is None or not dropped:
+                    raise self._explain(error, "asking for its version") from None
+                await asyncio.sleep(pause)
         return str(answer.p4runtime_api_version)
 
     async def become_primary(self, election: int) -> None:
