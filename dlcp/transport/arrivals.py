@@ -17,7 +17,7 @@ import numpy as np
 
 from dlcp.compiler.llvm import Program, callable_entry
 from dlcp.compiler.raw import address_of
-from dlcp.transport import intake, intake_layout
+from dlcp.transport import intake, intake_layout, serial
 from dlcp.transport.incoming import IncomingMessage
 from dlcp.transport.intake_layout import (
     DONE,
@@ -54,10 +54,11 @@ from dlcp.transport.intake_layout import (
     UNKNOWN,
 )
 from dlcp.transport.packets import Frames
+from dlcp.wire import checksum
 
 TRANSPORT: Final = Program(
     name="transport",
-    modules=(intake,),
+    modules=(serial, checksum, intake),
     entries=("take",),
     sources=(intake_layout,),
     extra=("llvmlite", ""),
@@ -138,7 +139,6 @@ class Arrivals:
         self._open: list[IncomingMessage | None] = [None] * ENTRIES
         self._frames = np.zeros(64 * F_WORDS, np.int64)
         self._number = 0
-        self._kept: list[Frames] = []
         functions = compiled() if use_compiled else None
         self._functions = functions
         self._address = address_of(self._array)
@@ -200,7 +200,6 @@ class Arrivals:
         if len(places) > self._frames.size:
             self._frames = np.zeros(2 * len(places), np.int64)
         self._frames[: len(places)] = places
-        self._kept = frames
         self._number = len(frames)
         self._large = sum(frame.data.nbytes for frame in frames) > _RELEASE_BYTES
         words = self.words

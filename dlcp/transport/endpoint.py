@@ -225,7 +225,8 @@ class Endpoint:
     def receive_interval(self) -> int:
         """Returns for how many nanoseconds datagrams may wait for others: a small part of the round trip, which grows by it."""
         shortest = min((flow.rtt.smoothed for flow in self._core.peers.values() if flow.rtt.minimum is not None), default=0)
-        return min(shortest * (1 + (shortest >= SLOW_NS)) // RECEIVE_SHARE, RECEIVE_INTERVAL_NS)
+        share = RECEIVE_SHARE // 2 if shortest >= SLOW_NS else RECEIVE_SHARE
+        return min(shortest // share, RECEIVE_INTERVAL_NS)
 
     def next_timer(self) -> int | None:
         """Returns when :meth:`handle_timer` wants to be called."""

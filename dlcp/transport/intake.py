@@ -37,8 +37,6 @@ from dlcp.transport.intake_layout import (
     F_WORDS,
     FULL,
     H_BYTES,
-    H_CHECKED_0,
-    H_CHECKED_5,
     H_DATA,
     H_PING,
     H_PRIORITY_SHIFT,
@@ -49,7 +47,6 @@ from dlcp.transport.intake_layout import (
     H_TRIMMED,
     H_TYPES,
     H_VERSION,
-    HALF32,
     I_CLOSED,
     I_COOKIE,
     I_ENTRIES,
@@ -68,8 +65,6 @@ from dlcp.transport.intake_layout import (
     I_STAMP,
     I_WORDS,
     I_WORLD,
-    MASK16,
-    MASK32,
     MASK48,
     P_ASKING,
     P_CLASS_DELAY,
@@ -93,27 +88,15 @@ from dlcp.transport.intake_layout import (
     UNKNOWN,
     WAITED_MOST,
 )
-
-
-def ahead(a: int, b: int) -> int:
-    """Returns the signed 32-bit distance from ``b`` to ``a`` (RFC 1982)."""
-    return ((a - b + HALF32) & MASK32) - HALF32
-
-
-def halves(word: int) -> int:
-    """Returns the sum of the two 32-bit halves."""
-    return ((word >> 32) & MASK32) + (word & MASK32)
+from dlcp.transport.serial import ahead
+from dlcp.wire.checksum import CHECK_SHIFT, MASK16, MASK32, check_of
 
 
 def whole(at: int) -> int:
-    """Tells whether the check of the header at an address holds (RFC 1071)."""
+    """Tells whether the check of the header at an address holds."""
     first = big64(at)
-    total = halves(first & H_CHECKED_0) + halves(big64(at + 8)) + halves(big64(at + 16)) + halves(big64(at + 24))
-    total += halves(big64(at + 32)) + halves(big64(at + 40) & H_CHECKED_5)
-    total = (total >> 32) + ((total >> 16) & MASK16) + (total & MASK16)
-    total = (total >> 16) + (total & MASK16)
-    total = (total >> 16) + (total & MASK16)
-    return (total ^ MASK16) == ((first >> 32) & MASK16)
+    check = check_of(first, big64(at + 8), big64(at + 16), big64(at + 24), big64(at + 32), big64(at + 40))
+    return check == ((first >> CHECK_SHIFT) & MASK16)
 
 
 def refuse(m: Words, why: int) -> None:

@@ -282,11 +282,10 @@ class OutgoingMessage:
         top = self._rounds[-1]
         chosen = top.queue[top.cursor : top.cursor + limit]
         if not self._uniform and len(chosen) > 1:
+            # Sorted by tag, those of the first and the last packet are alike only if all are.
             tags = self.tags[chosen]
-            if tags[0] != tags[-1] or top.retransmission:
-                differ = tags != tags[0]
-                if differ.any():
-                    chosen = chosen[: int(differ.argmax())]
+            if tags[0] != tags[-1]:
+                chosen = chosen[: int((tags != tags[0]).argmax())]
         top.cursor += int(chosen.size)
         self.remaining -= int(chosen.size)
         if top.cursor == top.queue.size:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dlcp.transport.congestion import CongestionControl, Sample
 from dlcp.transport.finished import FinishedMessages
 from dlcp.transport.incoming import IncomingMessage
-from dlcp.transport.intake_layout import HALF32, P_ECHO, P_HIGHEST, P_WAITED
+from dlcp.transport.intake_layout import P_ECHO, P_HIGHEST, P_WAITED
 from dlcp.transport.ordering import MIN_WINDOW_NS, UNKNOWN_WINDOW_NS, Ordering
 from dlcp.transport.outgoing import OutgoingMessage
 from dlcp.transport.rtt import PathDelay, RttEstimator
@@ -35,9 +35,9 @@ from dlcp.wire.header import CONTROL_CLASS
 FEEDBACK_EVERY: Final = 16
 """Numbered packets after which feedback is due at once."""
 FEEDBACK_DELAY_NS: Final = 500_000
-"""Longest time for which feedback is held back on a short path: a quarter of a round trip."""
+"""Longest time for which feedback is held back as long as no round trip has been measured."""
 LONG_FEEDBACK_DELAY_NS: Final = 5_000_000
-"""Longest time for which it is held back at all: where a round trip takes longer, less often will do."""
+"""Longest time for which it is held back at all."""
 MIN_FEEDBACK_DELAY_NS: Final = 100_000
 """Shortest such time."""
 PACING_QUANTUM_NS: Final = 1_000_000
@@ -159,7 +159,7 @@ class Peer:
     @property
     def in_flight(self) -> int:
         """Numbered packets of which the peer has not reported that they came, and that do not count as lost."""
-        beyond = ((self.next_sequence - 1 - self.acknowledged + HALF32) & MASK) - HALF32 + self._passed_over
+        beyond = ahead(self.next_sequence - 1, self.acknowledged) + self._passed_over
         return beyond if beyond > 0 else 0
 
     @property
@@ -396,7 +396,5 @@ class Peer:
     def feedback_delay(self) -> int:
         """Returns how long feedback may be held back: a flow with a small window waits for it."""
         rtt = self.rtt
-        # Where queues make round trips long, less often will do as well.
-        patient = max((rtt.minimum or 0) // 4, rtt.smoothed // 4 if rtt.minimum else 0)
-        longest = max(FEEDBACK_DELAY_NS, min(patient, LONG_FEEDBACK_DELAY_NS))
+        longest = FEEDBACK_DELAY_NS if rtt.minimum is None else LONG_FEEDBACK_DELAY_NS
         return min(max(rtt.smoothed // 4, MIN_FEEDBACK_DELAY_NS), longest)

@@ -37,11 +37,12 @@ from dlcp.udp.describe_layout import (
 )
 from dlcp.udp.send import BLOCKED, MAX_PAYLOAD, Sender
 from dlcp.udp.syscalls import CMSG, CMSG_HEADER, CMSG_SPACE, MMSGHDR, SOL_UDP, UDP_SEGMENT, sendmmsg, tos_option
+from dlcp.wire import checksum
 from dlcp.wire.header import HEADER_BYTES
 
 UDP: Final = Program(
     name="udp",
-    modules=(describe,),
+    modules=(checksum, describe),
     entries=("describe",),
     sources=(describe_layout,),
     extra=("llvmlite", ""),

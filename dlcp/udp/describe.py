@@ -27,9 +27,6 @@ from dlcp.udp.describe_layout import (
     B_WIDTH,
     B_WORDS,
     CELL_BYTES,
-    CHECK_SHIFT,
-    CHECKED_0,
-    CHECKED_5,
     CONTROL_LENGTH_AT,
     D_BURST,
     D_CONTROL,
@@ -51,8 +48,6 @@ from dlcp.udp.describe_layout import (
     FLAGS_SHIFT,
     H_BYTES,
     INT_SHIFT,
-    MASK16,
-    MASK32,
     MESSAGE_BYTES,
     NAME_AT,
     PACKETS,
@@ -64,11 +59,7 @@ from dlcp.udp.describe_layout import (
     WITHOUT_CHECK,
     WITHOUT_FLAGS,
 )
-
-
-def halves(word: int) -> int:
-    """Returns the sum of the two 32-bit halves."""
-    return ((word >> 32) & MASK32) + (word & MASK32)
+from dlcp.wire.checksum import CHECK_SHIFT, MASK32, check_of
 
 
 def make_header(at: int, template: int, flags: int, offset: int, sequence: int, timestamp: int) -> None:
@@ -78,16 +69,12 @@ def make_header(at: int, template: int, flags: int, offset: int, sequence: int, 
     message = big64(template + 16)
     span = (big64(template + 24) & ~MASK32) | offset
     shape = big64(template + 40)
-    total = halves(first & CHECKED_0) + halves(cookie) + halves(message) + halves(span) + halves(shape & CHECKED_5)
-    total += sequence + timestamp
-    total = (total >> 32) + ((total >> 16) & MASK16) + (total & MASK16)
-    total = (total >> 16) + (total & MASK16)
-    total = (total >> 16) + (total & MASK16)
-    put_big64(at, first | ((total ^ MASK16) << CHECK_SHIFT))
+    numbers = (sequence << 32) | timestamp
+    put_big64(at, first | (check_of(first, cookie, message, span, numbers, shape) << CHECK_SHIFT))
     put_big64(at + 8, cookie)
     put_big64(at + 16, message)
     put_big64(at + 24, span)
-    put_big64(at + 32, (sequence << 32) | timestamp)
+    put_big64(at + 32, numbers)
     put_big64(at + 40, shape)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from dlcp.wire.checksum import CHECK_SHIFT, MASK16
 from dlcp.wire.header import HEADER, HEADER_BYTES
 
 # Head.
@@ -75,15 +76,8 @@ INT_SHIFT: Final = 0 if sys.byteorder == "little" else 32
 
 # The header.
 H_BYTES: Final = HEADER_BYTES
-MASK16: Final = 0xFFFF
-MASK32: Final = 0xFFFFFFFF
 FLAGS_SHIFT: Final = 48
 WITHOUT_FLAGS: Final = ~(0xFF << FLAGS_SHIFT)
-CHECK_SHIFT: Final = 32
 WITHOUT_CHECK: Final = ~(MASK16 << CHECK_SHIFT)
-_IMMUTABLE: Final = [int.from_bytes(HEADER.immutable_mask()[at : at + 8].tobytes(), "big", signed=True) for at in (0, 40)]
-CHECKED_0: Final = _IMMUTABLE[0] & WITHOUT_CHECK
-CHECKED_5: Final = _IMMUTABLE[1]
-"""Bits of the first and the last word that the check covers."""
-assert (HEADER.slots["priority"].byte, HEADER.slots["check"].byte) == (1, 2)
+assert HEADER.slots["priority"].byte == 1
 assert [HEADER.slots[name].byte for name in ("offset", "sequence", "timestamp")] == [28, 32, 36], "change describe.py, too"

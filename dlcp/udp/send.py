@@ -47,8 +47,7 @@ _REFUSED: Final = frozenset(
 class Sender:
     """Sends bursts in order through one socket, and remembers how far it came.
 
-    It needs no more than Python's ``socket``: one call a message, which is quickest for a few, and the only way where there is no
-    ``sendmmsg``.
+    It needs no more than Python's ``socket``: one call a message, which is the way where there is no ``sendmmsg``.
 
     Attributes:
         message_bytes: UDP payload bytes that one message may hold, if that is more than one datagram.

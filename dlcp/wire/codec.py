@@ -66,14 +66,6 @@ def seal_number(header: int) -> bytes:
     return (header | (~total & 0xFFFF) << _CHECK.behind).to_bytes(HEADER_BYTES, "big")
 
 
-def header_ok(header: bytes) -> bool:
-    """Tells whether the check of one header of 48 bytes holds: :func:`check_ok` in plain integers."""
-    value = int.from_bytes(header, "big")
-    covered = value & _HEADER_MASK
-    total = covered % 0xFFFF or (0xFFFF if covered else 0)
-    return value >> _CHECK.behind & 0xFFFF == ~total & 0xFFFF
-
-
 def check_ok(headers: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Tells for each of ``uint8[n, 48]`` C-contiguous headers whether its check holds."""
     ok: NDArray[np.bool_] = headers.view("=u2")[:, _CHECK_WORD] == header_check(headers)
