@@ -169,7 +169,7 @@ def compiled() -> Iterator[Check]:
         from dlcp.transport import arrivals
         from dlcp.udp import batch
 
-        halves = {"received": arrivals.compiled(), "sent": batch.FITS and batch._compiled()}
+        halves = {"received": arrivals.compiled(), "sent": batch.FITS and batch.compiled()}
         wrong = " and ".join(name for name, function in halves.items() if not function)
     except (ImportError, OSError, RuntimeError) as error:
         wrong = f"({error})"

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from dlcp.compiler.raw import address_of
 from dlcp.transport.packets import Burst
-from dlcp.transport.serial import MASK
-from dlcp.wire.codec import encode_header, seal, seal_number
+from dlcp.wire.codec import encode_header, seal
 from dlcp.wire.header import CONTROL_CLASS, HEADER, HEADER_BYTES, VERSION, PacketType
 
 Bytes = NDArray[np.uint8]
@@ -41,13 +40,6 @@ _FLAG_NUMBERS: Final = _FLAGS.tolist()
 _OFFSET_WORD: Final = HEADER.slots["offset"].byte // 4
 _SEQUENCE_WORD: Final = HEADER.slots["sequence"].byte // 4
 _TIMESTAMP_WORD: Final = HEADER.slots["timestamp"].byte // 4
-
-_FLAGS_BEHIND: Final = 8 * (HEADER_BYTES - 1 - _FLAGS_BYTE)
-_OFFSET_BEHIND: Final = HEADER.slots["offset"].behind
-_SEQUENCE_BEHIND: Final = HEADER.slots["sequence"].behind
-_TIMESTAMP_BEHIND: Final = HEADER.slots["timestamp"].behind
-HANDFUL: Final = 6
-"""So many headers are built faster one by one."""
 
 BOUND_SCALE: Final = 65536
 MAX_PACKETS: Final = 65535
@@ -155,7 +147,6 @@ class OutgoingMessage:
 
     __slots__ = (
         "_described",
-        "_number",
         "_rounds",
         "_short",
         "_template",
@@ -238,7 +229,6 @@ class OutgoingMessage:
             "protected_packets": int((tags & 1).sum()),
         }
         template = HEADER.encode_one(type=PacketType.DATA, **self._described)
-        self._number = int.from_bytes(template, "big")
         self._template = np.frombuffer(template, np.uint8)
         self.place = (address_of(self._template), HEADER_BYTES, address_of(payload), self.length)
 
@@ -295,8 +285,6 @@ class OutgoingMessage:
     def headers(self, indices: NDArray[np.int64], retransmission: bool, sequence: int, timestamp: int) -> Bytes:
         """Builds ``uint8[n, 48]`` headers for ``indices``, numbered from ``sequence``."""
         count = int(indices.size)
-        if count <= HANDFUL:
-            return self._few_headers(indices, retransmission, sequence, timestamp)
         headers = np.empty((count, HEADER_BYTES), np.uint8)
         headers[:] = self._template
         words = headers.view(">u4")
@@ -310,24 +298,11 @@ class OutgoingMessage:
             headers[:, _FLAGS_BYTE] = _FLAGS[tags]
         return seal(headers)
 
-    def _few_headers(self, indices: NDArray[np.int64], retransmission: bool, sequence: int, timestamp: int) -> Bytes:
-        """What :meth:`headers` does with many, in plain integers."""
-        described = self._number | timestamp << _TIMESTAMP_BEHIND
-        rows = bytearray()
-        for place, index in enumerate(indices.tolist()):
-            tag = int(self.tags[index])
-            flags = (tag & 1) * _PROTECTED_BIT | _AGAIN if retransmission else _FLAG_NUMBERS[tag]
-            header = described | (index * self.stride) << _OFFSET_BEHIND | ((sequence + place) & MASK) << _SEQUENCE_BEHIND
-            rows += seal_number(header | flags << _FLAGS_BEHIND)
-        return np.frombuffer(rows, np.uint8).reshape(-1, HEADER_BYTES)
-
     def sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the payload bytes of each packet."""
         if not self._short:
             return np.full(indices.size, self.stride, np.int64)
         last = self.packets - 1
-        if indices.size <= HANDFUL:
-            return np.array([self.stride if i != last else self.length - last * self.stride for i in indices.tolist()], np.int64)
         sizes = np.full(indices.size, self.stride, np.int64)
         sizes[indices == last] = self.length - last * self.stride
         return sizes

@@ -54,7 +54,8 @@ FITS: Final = MMSGHDR.itemsize == MESSAGE_BYTES and CMSG_SPACE == CELL_BYTES
 
 
 @cache
-def _compiled() -> Callable[[int, int, int], int] | None:
+def compiled() -> Callable[[int, int, int], int] | None:
+    """Returns ``describe`` on addresses; None if there is no LLVM."""
     return callable_entry(UDP, "describe", ctypes.PYFUNCTYPE, 3)
 
 
@@ -163,7 +164,7 @@ class BatchSender(Sender):
         words[D_BURST], words[D_ROW] = 0, row
         words[D_SEGMENTS] = self._segments
         words[D_MESSAGE_BYTES] = min(MAX_PAYLOAD, self.message_bytes)
-        function = _compiled()
+        function = compiled()
         if function is None:
             wrong = describe.describe(words, self._bursts.data, number)
         else:
@@ -173,4 +174,4 @@ class BatchSender(Sender):
         return index + words[D_BURST], words[D_ROW]
 
 
-__all__ = ["FITS", "UDP", "BatchSender"]
+__all__ = ["FITS", "UDP", "BatchSender", "compiled"]

@@ -122,7 +122,7 @@ def test_buffers_are_what_the_kernel_granted(monkeypatch):
 @pytest.fixture
 def afresh(monkeypatch):
     """Lets compilation be tried again, and leaves no answer behind that holds for one test only."""
-    known = (import_module("dlcp.transport.arrivals").compiled, import_module("dlcp.udp.batch")._compiled, llvm._loaded)
+    known = (import_module("dlcp.transport.arrivals").compiled, import_module("dlcp.udp.batch").compiled, llvm._loaded)
     for function in known:
         function.cache_clear()
     yield monkeypatch

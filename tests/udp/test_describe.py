@@ -176,10 +176,10 @@ def test_compiled_and_as_python_alike(opened, bursts, segments, most, with_tos, 
     compiled, interpreted = sender(opened, segments, with_tos), sender(opened, segments, with_tos)
     compiled.message_bytes = interpreted.message_bytes = most
     start = (0, skip if skip < len(bursts[0]) else 0)
-    assert batch._compiled() is not None
+    assert batch.compiled() is not None
     quick = turns(compiled, bursts, start)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "_compiled", lambda: None)
+        patch.setattr(batch, "compiled", lambda: None)
         slow = turns(interpreted, bursts, start)
     assert [turn[:2] for turn in quick] == [turn[:2] for turn in slow]
     assert all(np.array_equal(one[2], other[2]) for one, other in zip(quick, slow, strict=True))
@@ -242,7 +242,7 @@ BEYOND = [(-1, 8), (0, -1), (0, 101), (100, 1), (101, 0), (HUGE, HUGE), (2**63 -
 @pytest.mark.parametrize("interpreted", [True, False])
 def test_what_reaches_beyond_its_payload_is_refused(opened, offset, size, interpreted, monkeypatch):
     if interpreted:
-        monkeypatch.setattr(batch, "_compiled", lambda: None)
+        monkeypatch.setattr(batch, "compiled", lambda: None)
     bad = Burst(0, 0, np.zeros((1, 48), np.uint8), np.zeros(100, np.uint8), np.array([offset]), np.array([size]))
     with pytest.raises(ValueError, match="beyond its payload"):
         sender(opened)._plan([bad], 0, 0)
@@ -253,7 +253,7 @@ def test_what_reaches_beyond_its_payload_is_refused(opened, offset, size, interp
 def test_nothing_is_sent_of_what_reaches_beyond_its_payload(open_port, tools, batched, interpreted, monkeypatch):
     """Not the datagrams before it, either; then the port goes on."""
     if interpreted:
-        monkeypatch.setattr(batch, "_compiled", lambda: None)
+        monkeypatch.setattr(batch, "compiled", lambda: None)
     port, receiver = open_port(capabilities=replace(probe(), sendmmsg=batched and probe().sendmmsg)), open_port()
     port.connect_peer(0, receiver.address)
     headers, payload = np.zeros((3, 48), np.uint8), np.zeros(100, np.uint8)

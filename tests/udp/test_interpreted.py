@@ -18,7 +18,7 @@ from dlcp.transport.outgoing import DataBurst, OutgoingMessage
 from dlcp.transport.packets import Burst, control_burst
 from dlcp.udp import DatagramPort, batch
 
-assert (batch._compiled() is None) == (os.environ["DLCP_COMPILED"] == "0")
+assert (batch.compiled() is None) == (os.environ["DLCP_COMPILED"] == "0")
 sender, receiver = DatagramPort(), DatagramPort()
 sender.connect_peer(1, receiver.address)
 rng = np.random.default_rng(3)
