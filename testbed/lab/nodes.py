@@ -20,6 +20,7 @@ from mininet.net import Mininet
 from mininet.node import Node
 
 from testbed.lab.errors import HostLacks
+from testbed.lab.signals import uninterrupted
 
 _AT_ONCE: Final = 8
 
@@ -100,13 +101,16 @@ def add_nodes(network: Any, hosts: Mapping[str, str], switches: Sequence[str], e
     ``Mininet.addHost`` does no more than this, one after the other.
     """
     kinds = [(name, {"ip": address}) for name, address in hosts.items()] + [(name, {}) for name in switches]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        started = [pool.submit(LabNode, name, environment, **parameters) for name, parameters in kinds]
-    # Those that were started are registered, and so ended later, even if another one failed.
-    for (name, parameters), future in zip(kinds, started, strict=True):
-        if future.exception() is None:
-            (network.hosts if parameters else network.switches).append(future.result())
-            network.nameToNode[name] = future.result()
+    # Were this left while shells start, they would be ended unregistered; and a thread that waits for the prompt of a shell that
+    # is gone waits for ever, because this process itself keeps the other end of the terminal open.
+    with uninterrupted():
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            started = [pool.submit(LabNode, name, environment, **parameters) for name, parameters in kinds]
+        # Those that were started are registered, and so ended later, even if another one failed.
+        for (name, parameters), future in zip(kinds, started, strict=True):
+            if future.exception() is None:
+                (network.hosts if parameters else network.switches).append(future.result())
+                network.nameToNode[name] = future.result()
     for future in started:
         future.result()
 
